@@ -46,7 +46,7 @@ from epp.routing.datastore import Datastore
 _GIB = 2**30
 _UNKNOWN = "-"
 _MOST_PROBLEMS = 100
-"""Number of problems of objects that are printed."""
+"""Maximum number of printed problems of objects."""
 
 
 class EndpointReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -74,9 +74,9 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     quotas: tuple[QuotaReport, ...] = ()
     """Limits and use of namespaces, in TensorFusion."""
     problems: tuple[str, ...] = ()
-    """Objects and files that are not in effect, and ignored values."""
+    """Problems of objects and files that are not in effect, and of ignored values."""
     remarks: tuple[str, ...] = ()
-    """Pods that are not endpoints, and assumed ports."""
+    """Notes on pods that are not endpoints, and on assumed ports."""
     skipped: int = 0
     """Number of objects and files that could not be read."""
 
@@ -140,7 +140,7 @@ async def _report(flags: Accelerators) -> Report:
 
 
 def _source(assembly: Assembly, builder: Builder, objects: Sequence[str], prices: Path | None) -> AcceleratorTagger:
-    """Return the configuration's source, with the paths of --objects added, and the price file of --prices."""
+    """Return the source of the configuration, with the paths of --objects and the file of --prices."""
     declared = next((tagger for tagger in assembly.taggers if isinstance(tagger, AcceleratorTagger)), None)
     for path in objects:
         if not Path(path).exists():

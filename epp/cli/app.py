@@ -80,7 +80,7 @@ def _runner(name: str, flags: type[Any]) -> Callable[..., None]:
             raise typer.Exit(1) from error
         getattr(import_module(f"epp.cli.{module}"), function)(given)
 
-    run.__signature__ = parameters(flags)  # type: ignore[attr-defined]  # where typer looks for options
+    run.__signature__ = parameters(flags)  # type: ignore[attr-defined]  # typer makes options of it
     return run
 
 

@@ -17,14 +17,12 @@ from epp.lab.sim.measure import Calibration, HttpServer, ServerError
 from epp.lab.sim.profile import ProfileSource, SimProfile, dump_server_profile
 from epp.runtime.supervisor import first_of
 
-_MOST_KEY_BYTES = 16 * 1024
-
 
 def calibrate(flags: Calibrate) -> None:
     headers = {}
     if flags.api_key_file is not None:
         try:
-            key = read_regular(flags.api_key_file, _MOST_KEY_BYTES).data.decode().strip()
+            key = read_regular(flags.api_key_file, 16 * 1024).data.decode().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise typer.BadParameter(f"--api-key-file {str(flags.api_key_file)!r} cannot be read: {error}") from error
         headers["authorization"] = f"Bearer {key}"
@@ -60,8 +58,8 @@ def _write(flags: Calibrate, found: Calibration, notes: list[str]) -> None:
     for note in notes:
         typer.echo(f"note: {note}", err=True)
     profile = fit(_start(flags.model, found, notes), found.prefills, found.decodes)
-    doubts = _doubts(profile, found)
-    for note in doubts:
+    limitations = _limitations(profile, found)
+    for note in limitations:
         typer.echo(f"note: {note}", err=True)
     errors = fit_error(profile, found.held_out)
     if errors is None:
@@ -79,7 +77,7 @@ def _write(flags: Calibrate, found: Calibration, notes: list[str]) -> None:
         at=datetime.now(UTC).replace(microsecond=0),
         requests=found.requests,
         errors=errors,
-        notes=(*notes, *doubts),
+        notes=(*notes, *limitations),
     )
     text = dump_server_profile(profile, source)
     if flags.output is None:
@@ -89,7 +87,7 @@ def _write(flags: Calibrate, found: Calibration, notes: list[str]) -> None:
 
 
 def _start(model: str, found: Calibration, notes: list[str]) -> SimProfile:
-    """Return the profile before the fit, with the figures that the server reports; missing ones become notes."""
+    """Return the profile before the fit, from the figures of the server; missing figures become notes."""
     facts, default = found.facts, SimProfile()
     length = max(facts.max_model_len or default.max_model_len, 2)
     size = facts.block_size or default.block_size
@@ -103,7 +101,7 @@ def _start(model: str, found: Calibration, notes: list[str]) -> SimProfile:
     return SimProfile(name=model, model=model, max_model_len=length, block_size=size, num_gpu_blocks=blocks)
 
 
-def _doubts(profile: SimProfile, found: Calibration) -> list[str]:
+def _limitations(profile: SimProfile, found: Calibration) -> list[str]:
     notes = ["max_num_batched_tokens is the default: no API reports it"]
     if (differences := spread(found.prefills)) is not None:
         half, most = differences

@@ -29,7 +29,6 @@ _BEFORE_SCHEDULING = frozenset(cls.role.title.lower() for cls in all_roles() if 
 
 
 def check(flags: Check) -> None:
-    """Check the files and the cluster, print the reports, and exit with their code."""
     names = split_list(flags.pool_name or "")
     is_of_pools = len(names) > 1 or flags.pool_config_dir is not None
     with exit_on(ConfigurationError):
@@ -135,7 +134,6 @@ def _add_admission(tree: Tree, graph: Graph) -> None:
 
 
 def _quota(quota: Mapping[str, object]) -> str:
-    """Return a quota in the format of a file."""
     limits = {part: quota[part] for part in ("single", "total") if quota[part]}
     if not limits:
         return "no limit"
@@ -212,7 +210,6 @@ def _add_profile(tree: Tree, profile: ProfileGraph, kind: str = "profile") -> No
 
 
 def _named_all(plugins: Iterable[PluginUse]) -> str:
-    """Return the names, grouped by the reason for their addition."""
     by_reason: dict[str, list[str]] = {}
     for plugin in plugins:
         by_reason.setdefault(plugin.implied, []).append(f"{_named(plugin, with_reason=False)}{_parameters(plugin)}")

@@ -56,7 +56,6 @@ def read_cluster(flags: Check, hubs: Mapping[HubAccess, Iterable[ObjectKind]]) -
 
 
 def for_programs(report: ClusterReport) -> dict[str, object]:
-    """Return the report as plain data."""
     plain: dict[str, object] = msgspec.to_builtins(report)
     plain["access"] = _plain(report.access)
     plain["hubs"] = [{**msgspec.to_builtins(hub), "access": _plain(hub.access)} for hub in report.hubs]
@@ -83,7 +82,6 @@ def _plain(access: Iterable[Access]) -> list[dict[str, object]]:
 
 
 def show(report: ClusterReport) -> None:
-    """Print the report: problems, access, the pool, missing roles, and the outcome."""
     console = new_console()
     user = f" as {report.user}" if report.user else ""
     show_findings(console, f"cluster {report.server}{user}", report.errors, report.warnings)

@@ -55,7 +55,7 @@ class FileReport(msgspec.Struct, frozen=True):
     hubs: dict[HubAccess, tuple[ObjectKind, ...]] = {}
     """Hubs that its plugins read, with the kinds."""
     pools: tuple[str, ...] = ()
-    """Names of the pools whose configuration it is, in a picker of several."""
+    """Names of the pools with this configuration, in a picker of several pools."""
 
     @property
     def name(self) -> str:
@@ -85,7 +85,6 @@ class FileReport(msgspec.Struct, frozen=True):
 
 
 def check_all(paths: Iterable[Path], builder: Builder) -> list[FileReport]:
-    """Return a report on each configuration in files, in the files of directories, and in standard input for `-`."""
     return [report for path in paths for report in _check(path, builder)]
 
 
@@ -94,8 +93,8 @@ def check_pools(
 ) -> list[FileReport]:
     """Return a report on each configuration of a picker of several pools.
 
-    That of a pool is NAME.yaml in the directory; those without one, and all without a directory, have the `others`.
-    Without names, each file of the directory is of a pool.
+    The file of a pool is NAME.yaml in the directory; pools without such a file use the `others`. Without names, each
+    file of the directory belongs to a pool.
     """
     files = {} if directory is None else {path.stem: path for path in sorted(directory.glob("*.yaml"))}
     own = {name: files[name] for name in sorted(names or files) if name in files}
@@ -119,7 +118,7 @@ def _check(path: Path, builder: Builder) -> Iterator[FileReport]:
 
 
 def _check_directory(path: Path, builder: Builder) -> Iterator[FileReport]:
-    """Check the configurations in the files of a directory; report why other files are skipped."""
+    """Check the configurations in the files of a directory; report the reason for each skipped file."""
     found = False
     for file in sorted(each for each in path.iterdir() if each.suffix in _ENDINGS and each.is_file()):
         text = ""
@@ -180,7 +179,7 @@ def _on_inputs(loaded: LoadedConfig, assembly: Assembly) -> Iterator[Problem]:
     for plugin in assembly.plugins:
         if isinstance(plugin, FileDiscovery):
             try:
-                if Path(plugin.parameters.path).is_file():  # it may be on another machine
+                if Path(plugin.parameters.path).is_file():  # it may exist only on another machine
                     plugin.listed()
             except (ConfigurationError, OSError) as error:
                 yield loaded.problem(f"plugin {plugin.name!r}: {error}")
@@ -192,7 +191,7 @@ def _on_inputs(loaded: LoadedConfig, assembly: Assembly) -> Iterator[Problem]:
 
 
 def _on_prices(assembly: Assembly) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
-    """Return warnings about prices that plugins need, and notes if they may be in the cluster of the picker."""
+    """Return warnings about missing prices, or notes if the cluster of the picker may have them."""
     sources = [tagger for tagger in assembly.taggers if isinstance(tagger, AcceleratorTagger)]
     if not sources or not any(plugin.without_prices for plugin in assembly.plugins):
         return (), ()  # unknown hardware is a separate finding
@@ -201,7 +200,7 @@ def _on_prices(assembly: Assembly) -> tuple[tuple[Problem, ...], tuple[Problem, 
         return (() if endpoints is None else tuple(_certain(assembly, endpoints))), ()
     if any(source.has_prices for source in sources):
         return (), ()
-    why = "this configuration has none, nor does it name the endpoints"
+    why = "this configuration has no prices and names no endpoints"
     if any(source.parameters.read_cluster for source in sources):
         return (), tuple(_of_plugins(assembly, f"{why}; without prices in the cluster's objects"))
     return tuple(_of_plugins(assembly, why)), ()

@@ -32,10 +32,7 @@ class Check:
     cluster: bool = flag(False, "Check a cluster with the flags below; print a Role with missing rights.", SWITCH)
     kubeconfig: Path | None = options.kubeconfig_flag()
     as_user: str | None = flag(
-        None,
-        "Act as this user, as kubectl does: system:serviceaccount:NAMESPACE:NAME for the picker's account.",
-        "USER",
-        name="--as",
+        None, "User to impersonate, such as system:serviceaccount:NAMESPACE:NAME of the picker.", "USER", name="--as"
     )
     pool_name: str | None = flag(None, "The InferencePool, or several, with commas or repeated flags.", "POOL,...")
     pool_selector: str | None = flag(None, "The labels of the InferencePools of a picker of several.", "SELECTOR")
@@ -46,7 +43,7 @@ class Check:
     pool_group: str = options.pool_group_flag()
     endpoint_selector: str | None = options.endpoint_selector_flag()
     endpoint_target_ports: str | None = options.endpoint_target_ports_flag()
-    ha_enable_leader_election: bool = flag(False, "Try what leader election needs too.", SWITCH)
+    ha_enable_leader_election: bool = flag(False, "Also check the access that leader election needs.", SWITCH)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +60,7 @@ class ConfigShow:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigSchema:
-    """Print the JSON schema of configurations. Plugins of other installed packages are in it too."""
+    """Print the JSON schema of configurations. It includes the plugins of other installed packages."""
 
 
 class PluginOutput(StrEnum):
@@ -79,7 +76,7 @@ class PluginOutput(StrEnum):
 class Plugins:
     """List plugin types with parameters and defaults."""
 
-    types: list[str] | None = argument(None, "Show only these, in full.", "TYPE")
+    types: list[str] | None = argument(None, "Show only these types, in full.", "TYPE")
     output: PluginOutput = flag(
         PluginOutput.TEXT, "json for programs; markdown for a reference of plugins; data for the inputs of plugins."
     )
@@ -104,11 +101,11 @@ class Accelerators:
 
 @dataclass(frozen=True, kw_only=True)
 class Explain:
-    """Show why a request went where it went: what each filter dropped, what each scorer said, and how it ended."""
+    """Show why an endpoint was picked for a request: dropped endpoints, scores, and the end of the request."""
 
-    id: str | None = argument(None, "The decision, by its id; by default the latest one.", "ID")
+    id: str | None = argument(None, "Id of the decision; by default the latest one.", "ID")
     last: bool = flag(False, "Show the latest decision.", SWITCH)
-    request: str | None = flag(None, "Show the decision of the request with this x-request-id.", "REQUEST_ID")
+    request: str | None = flag(None, "Show the decision for the request with this x-request-id.", "REQUEST_ID")
     admin: str = flag("http://127.0.0.1:9091", "The admin port of the picker.", "URL")
     token_file: Path | None = flag(None, "File with the token of the admin port.", "FILE")
     file: Path | None = flag(None, "A file that --decision-file wrote, instead of a running picker.", "FILE")
@@ -135,49 +132,40 @@ class Replayed:
         "KEY=PRESET",
     )
     prices: Path | None = flag(None, "Prices of accelerators in US dollars an hour.", "FILE")
-    trace_format: TraceFormat | None = flag(None, "Format of the trace; by default, its first lines tell it.")
+    trace_format: TraceFormat | None = flag(None, "Format of the trace; by default detected from its first lines.")
     trace_rate: float | None = flag(None, "Requests a second, for a trace without times (sharegpt).", "RATE")
     slo: str = flag("", "Default latency targets of requests, such as ttft=500ms,tpot=50ms.", "NAME=DURATION,...")
     rate_scale: float = flag(1.0, "Factor on the rate of the trace.", "FACTOR", min=0.001, max=1000)
-    pickers: int = flag(1, "Pickers side by side; each knows only its own requests.", COUNT, max=64)
+    pickers: int = flag(1, "Number of pickers that run in parallel; each knows only its own requests.", COUNT, max=64)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
     """Replay a trace with one or several configurations, in virtual time and on simulated servers: latency, goodput,
-    dollars and cache hits. Or take recorded decisions again: how many picks differ, by class, cost and load.
+    dollars and cache hits. Or repeat recorded decisions: the number of picks that differ, by class, cost and load.
     """  # noqa: D205  one paragraph is the help
 
     trace: Path = argument(..., "The requests, in a format of `epp trace show`.", "TRACE")
     endpoints: Path | None = flag(None, "The servers, as for file-discovery. Required without --decisions.", "FILE")
     config: list[str] = flag(
-        ..., "A configuration: a file, or the name of a ready-made one; may be repeated. The others are compared "
+        ..., "A configuration: a file, or the name of a ready-made one; may be repeated to compare the others "
         "with the first.", "FILE"
     )  # fmt: skip
     decisions: bool = flag(
         False,
-        "Take the decisions in TRACE again, with the recorded load: it is output of --decision-file, or an answer of "
-        "/api/decisions; - for standard input. The first of two configurations is the one under which they were "
-        "recorded. Of the other flags, --limit, --output and --allow- ones count.",
+        "Repeat the decisions in TRACE with the recorded load: TRACE is output of --decision-file, a response of "
+        "/api/decisions, or - for standard input. The first of two configurations is the one under which they were "
+        "recorded. Only the flags --limit, --output and --allow-* apply.",
         SWITCH,
     )
     replayed: Replayed = field(default_factory=Replayed)
     objects: str = flag("", "Files or directories of cluster objects: objectives, rewrites, quotas.", "PATH,...")
-    seeds: int | None = flag(
-        None, "Repetitions with other random choices; 5 by default, and 1 for more than 20,000 requests.", COUNT
-    )
-    limit: int | None = flag(
-        None, "Most requests, the first ones. With --decisions, the last ones; by default 10,000.", COUNT
-    )
+    seeds: int | None = flag(None, "Number of seeds; 5 by default, and 1 for more than 20,000 requests.", COUNT)
+    limit: int | None = flag(None, "Maximum requests. With --decisions, the last ones; by default 10,000.", COUNT)
     duration: float | None = flag(None, "Length of the part of the trace that is replayed.", DURATION)
-    timeout: float = flag(Seconds(60), "Time after which clients leave without a first token.", DURATION)
-    shared_after: float | None = flag(
-        None,
-        "Pickers share their state, and a batch takes so long to the others, such as 20ms. By default they share "
-        "nothing.",
-        DURATION,
-    )
-    report: Path | None = flag(None, "Where to write a report with plots, as one HTML file.", "FILE")
+    timeout: float = flag(Seconds(60), "Time after which clients without a first token disconnect.", DURATION)
+    shared_after: float | None = flag(None, "Delay of shared state, such as 20ms. By default none is shared.", DURATION)
+    report: Path | None = flag(None, "File for a report with plots, as one HTML file.", "FILE")
     output: Output = options.output_flag()
     allow_experimental_plugins: bool = options.experimental_flag()
     allow_plugin_modules: str = options.plugin_modules_flag()
@@ -185,8 +173,8 @@ class Replay:
 
 @dataclass(frozen=True, kw_only=True)
 class Tune:
-    """Look for parameters and weights of a configuration that serve a trace better, try the best on the last third of
-    the trace, and write the configuration if it is better there.
+    """Search for parameters and weights of a configuration that serve a trace better, try the best on the last third
+    of the trace, and write the configuration if it is better there.
     """  # noqa: D205  one paragraph is the help
 
     trace: Path = argument(..., "The requests, in a format of `epp trace show`.", "TRACE")
@@ -195,7 +183,7 @@ class Tune:
     objective: list[str] = flag(
         ...,
         "The figure to improve: p50, p90 or p99 of ttft, tpot or e2e, such as p90-ttft; goodput, dollars, and others. "
-        "Twice for a Pareto front.",
+        "Give it twice for a Pareto front.",
         "FIGURE",
     )
     subject_to: list[str] | None = flag(
@@ -207,15 +195,13 @@ class Tune:
         "be repeated.",
         "NAME=TYPE,...",
     )
-    result: Path = flag(Path("tuned.yaml"), "Where to write the tuned configuration.", "FILE")
-    report: Path | None = flag(None, "Where to write a report, as one HTML file.", "FILE")
-    study: Path | None = flag(
-        None, "File of the trials, which a later call continues; by default beside --result.", "FILE"
-    )
-    trials: int = flag(100, "Trials in all, those of earlier calls included.", COUNT)
-    budget: float = flag(Seconds(600), "Longest time for trials.", DURATION)
+    result: Path = flag(Path("tuned.yaml"), "File for the tuned configuration.", "FILE")
+    report: Path | None = flag(None, "File for a report, in HTML.", "FILE")
+    study: Path | None = flag(None, "File of trials, to continue them later; by default next to --result.", "FILE")
+    trials: int = flag(100, "Total number of trials, including those of earlier calls.", COUNT)
+    budget: float = flag(Seconds(600), "Time limit for trials.", DURATION)
     jobs: int | None = flag(None, "Processes that run trials; by default one for each CPU.", COUNT, max=256)
-    seed: int = flag(0, "Of the random choices.", "NUMBER", min=0)
+    seed: int = flag(0, "Seed of the random choices.", "NUMBER", min=0)
     replayed: Replayed = field(default_factory=Replayed)
     output: Output = options.output_flag()
     allow_experimental_plugins: bool = options.experimental_flag()
@@ -227,7 +213,7 @@ class TraceShow:
     """Show the content of a trace: rate, burstiness, lengths, shared prefixes, sessions, models and tenants."""
 
     trace: Path = argument(..., "A trace of requests, plain or compressed with gzip or zstd.", "TRACE")
-    format: TraceFormat | None = flag(None, "Format of the trace; by default, its first lines tell it.")
+    format: TraceFormat | None = flag(None, "Format of the trace; by default detected from its first lines.")
     rate: float | None = flag(None, "Requests a second, for a trace without times (sharegpt).", "RATE")
     seed: int = flag(0, "Seed of the times for --rate.", "NUMBER")
     output: Output = options.output_flag()
@@ -243,7 +229,7 @@ class TraceMake:
     rate: float = flag(..., "Requests a second, in the mean.", "RATE")
     duration: float = flag(600.0, "Length of the trace.", DURATION)
     seed: int = flag(0, "Equal seeds give equal traces.", "NUMBER")
-    output: Path | None = flag(None, "Write into this file; compressed if its name ends in .gz or .zst.", "FILE")
+    output: Path | None = flag(None, "File to write, compressed if its name ends in .gz or .zst.", "FILE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,9 +246,9 @@ class SimServer:
     name: str | None = flag(None, "Value of x-sim-server in every answer; the preset by default.", "NAME")
     model: str | None = flag(None, "Name of the model.", "MODEL")
     lora: list[str] | None = flag(None, "Name of a LoRA adapter; may be repeated.", "NAME")
-    max_lora: int | None = flag(None, "Most adapters that run at the same time.", "COUNT", min=1)
-    max_num_seqs: int | None = flag(None, "Most requests in a batch.", "COUNT", min=1)
-    num_gpu_blocks: int | None = flag(None, "KV blocks.", "COUNT", min=1)
+    max_lora: int | None = flag(None, "Maximum number of adapters that run at the same time.", "COUNT", min=1)
+    max_num_seqs: int | None = flag(None, "Maximum number of requests in a batch.", "COUNT", min=1)
+    num_gpu_blocks: int | None = flag(None, "Number of KV blocks.", "COUNT", min=1)
     time_scale: float | None = flag(None, "Factor on all durations: 0.1 is ten times as fast.", "FACTOR")
     seed: int | None = flag(None, "Equal seeds give equal answers to equal prompts.", "NUMBER")
     no_metrics: bool = flag(False, "Answer /metrics with 404.", SWITCH)
@@ -275,7 +261,7 @@ class Calibrate:
 
     url: str = argument(..., "Address of the server, such as http://server:8000.", "URL")
     model: str = flag(..., "Name of the model.", "MODEL")
-    budget: float = flag(60.0, "Longest time to measure, such as 60s.", DURATION)
+    budget: float = flag(60.0, "Time limit for the measurement, such as 60s.", DURATION)
     api_key_file: Path | None = flag(None, "File with a key, sent as a bearer token.", "FILE")
     output: Path | None = flag(None, "File to write; standard output by default.", "FILE")
 
@@ -286,16 +272,12 @@ class Demo:
 
     listen: str = options.listen_flag()
     duration: float | None = flag(None, "Exit after this time, such as 30s.", DURATION)
-    traffic: float = flag(12.0, "Most requests a second that the demo sends; 0 for none.", "RATE", min=0, max=100)
-    clusters: bool = flag(
-        False, "Two clusters: one of them fills up, then fails, and comes back, again and again.", SWITCH
-    )
-    tenants: bool = flag(
-        False, "Two tenants: one of them sends more than the servers can serve, again and again.", SWITCH
-    )
+    traffic: float = flag(12.0, "Maximum rate of requests that the demo sends; 0 for none.", "RATE", min=0, max=100)
+    clusters: bool = flag(False, "Show two clusters: one of them repeatedly fills up, fails and recovers.", SWITCH)
+    tenants: bool = flag(False, "Show two tenants: one of them repeatedly sends too many requests.", SWITCH)
     config_file: Path | None = flag(None, "A configuration instead of the demo's own; it may be edited.", "FILE")
     admin_port: int | None = admin_port_flag()
-    """None for 9091 if it is free, otherwise any free port."""
+    """None for 9091, or any free port if it is in use."""
     metrics_port: int | None = metrics_port_flag()
     """None for no page."""
     v: int = options.verbosity_flag(0)

@@ -26,14 +26,23 @@ _FULL, _PARTS = "█", " ▏▎▍▌▋▊▉"
 
 def show(console: Console, record: DecisionRecord) -> None:
     console.print(_title(record))
-    for label, said in _facts(record):
-        console.print(_line(f"{label:<9}", said))
+    _show_rows(console, _facts(record))
     for run in record.profiles:
         console.print()
         console.print(_profile(run, console.width, record.failure))
     console.print()
-    for label, said in _outcome(record):
-        console.print(_line(f"{label:<9}", said))
+    _show_rows(console, _outcome(record))
+
+
+def _show_rows(console: Console, rows: Iterator[tuple[str, ...]]) -> None:
+    """Print a label and the parts of each row; rows without parts are left out."""
+    for label, *parts in rows:
+        if text := _joined(*parts):
+            grid = Table.grid()
+            grid.add_column(no_wrap=True, style="dim", min_width=9)
+            grid.add_column(overflow="fold")
+            grid.add_row(label, Text(text))
+            console.print(grid)
 
 
 def _title(record: DecisionRecord) -> Text:
@@ -48,22 +57,20 @@ def _title(record: DecisionRecord) -> Text:
     )
 
 
-def _facts(record: DecisionRecord) -> Iterator[tuple[str, str]]:
+def _facts(record: DecisionRecord) -> Iterator[tuple[str, ...]]:
     asked = record.asked
     model = _plain(asked.model) or "no model"
     if asked.target_model:
         model += f" -> {_plain(asked.target_model)}" + (f" by {_plain(asked.rewrite)}" if asked.rewrite else "")
-    yield "request", _joined(_plain(record.request_id), _plain(asked.path), model)
+    yield "request", _plain(record.request_id), _plain(asked.path), model
     yield (
         "as",
-        _joined(
-            f"priority {asked.priority}" + (f" by {_plain(asked.objective)}" if asked.objective else ""),
-            f"flow {_plain(asked.fairness_id)}" if asked.fairness_id else "",
-            f"tenant {_plain(asked.tenant)}" if asked.tenant else "",
-            f"{asked.size_bytes} bytes",
-            "streaming" if asked.streaming else "",
-            f"seed {_plain(asked.seed)}" if asked.seed else "",
-        ),
+        f"priority {asked.priority}" + (f" by {_plain(asked.objective)}" if asked.objective else ""),
+        f"flow {_plain(asked.fairness_id)}" if asked.fairness_id else "",
+        f"tenant {_plain(asked.tenant)}" if asked.tenant else "",
+        f"{asked.size_bytes} bytes",
+        "streaming" if asked.streaming else "",
+        f"seed {_plain(asked.seed)}" if asked.seed else "",
     )
     if asked.subset:
         more = f" and {asked.subset_more} more" if asked.subset_more else ""
@@ -72,31 +79,27 @@ def _facts(record: DecisionRecord) -> Iterator[tuple[str, str]]:
     if seen is not None:
         yield (
             "seen",
-            _joined(
-                f"{seen.endpoints} endpoints",
-                f"{seen.available} available",
-                f"{seen.eligible} allowed by the gateway" if seen.eligible != seen.available else "",
-                f"{seen.screened} considered",
-                f"snapshot {seen.generation}, {_seconds(seen.age_seconds)} old",
-            ),
+            f"{seen.endpoints} endpoints",
+            f"{seen.available} available",
+            f"{seen.eligible} allowed by the gateway" if seen.eligible != seen.available else "",
+            f"{seen.screened} considered",
+            f"snapshot {seen.generation}, {_seconds(seen.age_seconds)} old",
         )
     yield "why", _plain(record.why)
 
 
-def _outcome(record: DecisionRecord) -> Iterator[tuple[str, str]]:
+def _outcome(record: DecisionRecord) -> Iterator[tuple[str, ...]]:
     pick, times = record.pick, record.timings
     if pick is not None:
         yield (
             "picked",
-            _joined(
-                f"{_plain(pick.endpoint)} at {_plain(pick.address)}",
-                f"then {', '.join(map(_plain, pick.fallbacks))}" if pick.fallbacks else "",
-                _plain(pick.accelerator or pick.accelerator_model),
-                _dollars(pick.cost_per_hour),
-                f"policy {_plain(pick.policy)}" if pick.policy else "",
-                f"{pick.cached_share:.0%} cached" if pick.cached_share is not None else "",
-                f"headers {', '.join(map(_plain, pick.headers))}" if pick.headers else "",
-            ),
+            f"{_plain(pick.endpoint)} at {_plain(pick.address)}",
+            f"then {', '.join(map(_plain, pick.fallbacks))}" if pick.fallbacks else "",
+            _plain(pick.accelerator or pick.accelerator_model),
+            _dollars(pick.cost_per_hour),
+            f"policy {_plain(pick.policy)}" if pick.policy else "",
+            f"{pick.cached_share:.0%} cached" if pick.cached_share is not None else "",
+            f"headers {', '.join(map(_plain, pick.headers))}" if pick.headers else "",
         )
     if record.failure is not None:
         yield "refused", _failure(record.failure)
@@ -104,38 +107,35 @@ def _outcome(record: DecisionRecord) -> Iterator[tuple[str, str]]:
     if end is not None:
         yield (
             "ended",
-            _joined(
-                _plain(end.cause),
-                f"status {end.status}" if end.status else "no response",
-                f"served by {_plain(end.served_endpoint)}, a fallback" if end.is_fallback else "",
-                f"{end.response_bytes} bytes",
-                f"{end.prompt_tokens}+{end.completion_tokens} tokens" if end.prompt_tokens is not None else "",
-                _cached(end),
-            ),
+            _plain(end.cause),
+            f"status {end.status}" if end.status else "no response",
+            f"served by {_plain(end.served_endpoint)}, a fallback" if end.is_fallback else "",
+            f"{end.response_bytes} bytes",
+            f"{end.prompt_tokens}+{end.completion_tokens} tokens" if end.prompt_tokens is not None else "",
+            _cached(end),
         )
     elif record.kind == "routed":
         yield "ended", "not yet"
-    took = _joined(
+    yield (
+        "took",
         f"scheduling {_seconds(times.scheduling)}" if times.scheduling else "",
         f"queue {_seconds(times.queue)} ({_plain(times.queue_outcome)})" if times.queue_outcome else "",
         f"first byte {_seconds(times.first_byte)}" if times.first_byte is not None else "",
         f"all {_seconds(times.total)}" if times.total is not None else "",
     )
-    if took:
-        yield "took", took
     for shadow in record.shadows:
         yield "shadow", _shadow(shadow)
 
 
 def _cached(end: Ending) -> str:
-    """Return the cached tokens of the prompt: the reported number, and the predicted one."""
+    """Describe the cached tokens of the prompt: the predicted number and the reported one."""
     reported, predicted = end.cached_tokens, end.predicted_cached_tokens
     if predicted is not None:
         return f"cached tokens: {predicted} predicted, {'none' if reported is None else reported} reported"
     return f"{reported} of them cached" if reported else ""
 
 
-def _profile(run: ProfileRun, width: int, said_below: Failure | None) -> Tree:
+def _profile(run: ProfileRun, width: int, shown_below: Failure | None) -> Tree:
     title = Text.assemble(
         ("profile ", "bold"),
         (_plain(run.name), "bold"),
@@ -167,7 +167,7 @@ def _profile(run: ProfileRun, width: int, said_below: Failure | None) -> Tree:
     if run.picker:
         names = [_plain(each.endpoint) for each in run.candidates if each.rank is not None]
         tree.add(Text.assemble(f"{_plain(run.picker)}: ", (", then ".join(names), "green")))
-    if run.failure is not None and run.failure != said_below:
+    if run.failure is not None and run.failure != shown_below:
         tree.add(Text.assemble(("failed: ", "red"), _failure(run.failure)))
     return tree
 
@@ -244,8 +244,8 @@ def _bar(value: float, best: float) -> str:
 
 
 def _failure(failure: Failure) -> str:
-    said = _plain(failure.detail or failure.message)
-    return _joined(f"{failure.status} {_plain(failure.type)}", _plain(failure.reason), said)
+    text = _plain(failure.detail or failure.message)
+    return _joined(f"{failure.status} {_plain(failure.type)}", _plain(failure.reason), text)
 
 
 def _shadow(shadow: ShadowRun) -> str:
@@ -258,14 +258,6 @@ def _shadow(shadow: ShadowRun) -> str:
         _plain(shadow.accelerator),
         _dollars(shadow.cost_per_hour),
     )
-
-
-def _line(label: str, said: str) -> Table:
-    grid = Table.grid()
-    grid.add_column(no_wrap=True, style="dim", min_width=len(label))
-    grid.add_column(overflow="fold")
-    grid.add_row(label, Text(said))
-    return grid
 
 
 def _joined(*parts: str) -> str:

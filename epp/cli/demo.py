@@ -67,29 +67,27 @@ Play = tuple[Work, Callable[[], str]]
 class Scene:
     discovery: StaticDiscovery
     config: LoadedConfig
-    says: Sequence[str]
-    """Lines to print at the start; `{url}` is the gateway's."""
+    intro: Sequence[str]
+    """Lines to print at the start; `{url}` stands for the URL of the gateway."""
     play: Callable[[str], Play | None]
     """Returns the background work for the URL of the gateway."""
     observers: tuple[DirectorObserver, ...] = ()
     tenants: Tenants | None = None
-    beside: RoundRobin | None = None
+    round_robin: RoundRobin | None = None
 
     def comparison(self, snapshot: Snapshot) -> str:
         """Return the comparison with round robin in one line; empty before there are enough requests."""
-        if self.beside is None:
+        if self.round_robin is None:
             return ""
         endpoints = Candidates(snapshot, snapshot.slots)
         prices = zip([each.name for each in endpoints.endpoints], cost_per_hour(endpoints).tolist(), strict=True)
-        return self.beside.line(dict(prices))
+        return self.round_robin.line(dict(prices))
 
     def drawn(self, snapshot: Snapshot, caption: str) -> RenderableType:
-        """Return all tables for a terminal."""
         endpoints = table(snapshot, caption)
         return endpoints if self.tenants is None else Group(self.tenants.table(), "", endpoints)
 
     def lines(self, snapshot: Snapshot) -> list[str]:
-        """Return the same as plain lines."""
         lines = [line(snapshot)] if self.tenants is None else [self.tenants.line(), line(snapshot)]
         return [*lines, *filter(None, [self.comparison(snapshot)])]
 
@@ -103,7 +101,7 @@ def demo(flags: Demo) -> None:
         config = None if flags.config_file is None else load_file(flags.config_file)
         async with contextlib.AsyncExitStack() as stack:
             if flags.clusters and flags.tenants:
-                raise ConfigurationError("--clusters and --tenants are two demos: give one of them")
+                raise ConfigurationError("--clusters and --tenants cannot be combined: give one")
             make = _clusters if flags.clusters else _tenants if flags.tenants else _prices
             scene = await make(flags, stack)
             picker = PickerSettings(
@@ -119,8 +117,8 @@ def demo(flags: Demo) -> None:
             )
             settings = GatewaySettings(listen_host=address.host, listen_port=address.port)
             gateway = await stack.enter_async_context(local_gateway(picker, settings))
-            for said in scene.says:
-                typer.echo(said.format(url=gateway.url))
+            for text in scene.intro:
+                typer.echo(text.format(url=gateway.url))
             typer.echo("In another terminal:\n")
             typer.echo(f"  {curl(gateway.url)}\n")
             typer.echo("To see why that server was picked:\n")
@@ -140,8 +138,8 @@ def demo(flags: Demo) -> None:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(flags.duration):
                         await gateway.wait(stop)
-            for said in scene.lines(store.snapshot()):
-                typer.echo(said)
+            for text in scene.lines(store.snapshot()):
+                typer.echo(text)
 
     run(work, ConfigurationError, GatewayError, ServerFailedError)
 
@@ -149,20 +147,20 @@ def demo(flags: Demo) -> None:
 async def _prices(flags: Demo, stack: contextlib.AsyncExitStack) -> Scene:
     specs = [*map(ServerSpec, PRESETS)]
     servers = await stack.enter_async_context(model_servers(specs, MODEL))
-    beside = None
+    round_robin = None
     if flags.traffic:
         others = await stack.enter_async_context(model_servers(specs, MODEL))
-        beside = RoundRobin([server.address for server in others])
+        round_robin = RoundRobin([server.address for server in others])
     return Scene(
         discovery(servers),
         load_text(CHEAPEST_FIRST, "demo configuration"),
         (
             "An H100, a slice of an A100 and a T4, simulated, behind {url}.",
-            "The cheapest with free capacity serves; raise --traffic to use the dearer ones.",
-            "A second set of them gets copies of the requests by round robin, to compare.",
+            "The cheapest server with free capacity is used; raise --traffic to use the more expensive ones.",
+            "A second set of servers gets copies of the requests by round robin, for comparison.",
         ),
-        lambda url: (_conversations(flags, url, beside), str) if flags.traffic else None,
-        beside=beside,
+        lambda url: (_conversations(flags, url, round_robin), str) if flags.traffic else None,
+        round_robin=round_robin,
     )
 
 
@@ -178,10 +176,7 @@ async def _clusters(flags: Demo, stack: contextlib.AsyncExitStack) -> Scene:
     return Scene(
         discovery(clusters.servers),
         load_text(config_text(clusters.objects), "demo configuration"),
-        (
-            "Two clusters, east and west, simulated, behind {url}. East is the local one:",
-            "it fills up, then fails, and comes back.",
-        ),
+        ("Two simulated clusters, east and west, behind {url}:", "east, the local one, fills up, fails and recovers."),
         lambda url: (play(url), lambda: clusters.phase.value),
     )
 
@@ -201,7 +196,7 @@ async def _tenants(flags: Demo, stack: contextlib.AsyncExitStack) -> Scene:
         load_text(FAIR_QUEUES, "demo configuration"),
         (
             "Two T4s, simulated, behind {url}, shared fairly by two tenants: steady and flood.",
-            "Again and again, flood sends more than the servers can serve.",
+            "Flood repeatedly sends more than the servers can serve.",
         ),
         play,
         observers=(tenants,),
@@ -209,9 +204,9 @@ async def _tenants(flags: Demo, stack: contextlib.AsyncExitStack) -> Scene:
     )
 
 
-async def _conversations(flags: Demo, url: str, beside: RoundRobin | None = None) -> None:
+async def _conversations(flags: Demo, url: str, round_robin: RoundRobin | None = None) -> None:
     conversations = max(_MIN_CONVERSATIONS, math.ceil(flags.traffic))
-    await Traffic(url, MODEL, flags.traffic, conversations=conversations, beside=beside).run()
+    await Traffic(url, MODEL, flags.traffic, conversations=conversations, beside=round_robin).run()
 
 
 def curl(url: str) -> str:
@@ -239,7 +234,7 @@ def _program() -> str:
 
 
 def _admin_port() -> int:
-    """Return the default port if it is free, 0 for any other."""
+    """Return the default port if it is free, or else 0 for any free port."""
     try:
         listener(_HOST, _ADMIN_PORT).close()
     except OSError:
@@ -251,8 +246,8 @@ async def _show(scene: Scene, snapshot: Callable[[], Snapshot], caption: Callabl
     if not sys.stdout.isatty():
         while True:
             await asyncio.sleep(_PRINT_SECONDS)
-            for said in scene.lines(snapshot()):
-                typer.echo(said)
+            for text in scene.lines(snapshot()):
+                typer.echo(text)
             typer.echo(caption())
     with Live(scene.drawn(snapshot(), caption()), console=Console(), auto_refresh=False) as live:
         writer.divert(lambda lines: live.console.print(Text.from_ansi(lines.rstrip("\n"))))  # above the table

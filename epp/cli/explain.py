@@ -20,10 +20,8 @@ from epp.framework import ConfigurationError
 from epp.framework.files import read_regular
 from epp.framework.messages import printable, quoted
 
-_MOST_TOKEN = 4096
-_TIMEOUT_SECONDS = 10.0
 _MOST_BYTES = 64 * 1024 * 1024
-"""Limit for an answer, and for a line of a file."""
+"""Maximum size of a response, and of a line of a file."""
 _KINDS: Mapping[str, Callable[..., HTTPConnection]] = {"http": HTTPConnection, "https": HTTPSConnection}
 _PATH = "/api/decisions"
 _HELP = (
@@ -46,7 +44,7 @@ class Wanted(NamedTuple):
 
 
 def from_picker(wanted: Wanted, address: str, token: str | None = None) -> bytes:
-    """Ask a picker for the record, as JSON; raises ConfigurationError."""
+    """Request the record from a picker, as JSON; raises ConfigurationError."""
     if wanted.id:
         status, body = _get(address, f"{_PATH}/{quote(wanted.id, safe='')}", token)
         if status != HTTPStatus.NOT_FOUND:
@@ -93,7 +91,6 @@ def lines_of(file: BinaryIO, name: str) -> Iterator[bytes]:
 
 
 def read_record(data: bytes) -> DecisionRecord:
-    """Return the record; raises ConfigurationError."""
     try:
         record = msgspec.json.decode(data, type=DecisionRecord)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -127,10 +124,9 @@ def _get(address: str, path: str, token: str | None) -> tuple[int, bytes]:
         answer = connection.getresponse()
         body = answer.read(_MOST_BYTES)
     except (OSError, HTTPException, ValueError) as error:
-        raise ConfigurationError(
-            f"--admin: no picker answers at {address}: {str(error) or type(error).__name__}",
-            remedy="start one with --admin-port=9091, name another with --admin, or give --file",
-        ) from error
+        problem = f"--admin: no picker responds at {address}: {str(error) or type(error).__name__}"
+        remedy = "start one with --admin-port=9091, name another with --admin, or give --file"
+        raise ConfigurationError(problem, remedy=remedy) from error
     finally:
         connection.close()
     return answer.status, body
@@ -141,7 +137,7 @@ def _connection(address: str) -> tuple[HTTPConnection, str]:
     try:
         parts = urlsplit(address if "//" in address else f"http://{address}")
         connect = _KINDS[parts.scheme]
-        connection = connect(parts.hostname or "", parts.port, timeout=_TIMEOUT_SECONDS)
+        connection = connect(parts.hostname or "", parts.port, timeout=10.0)
     except (KeyError, ValueError) as error:
         problem = f"--admin: {quoted(address)} is not the address of an admin port"
         raise ConfigurationError(problem, remedy="write one such as http://127.0.0.1:9091") from error
@@ -152,9 +148,9 @@ def _checked(address: str, status: int, body: bytes) -> bytes:
     if status == HTTPStatus.UNAUTHORIZED:
         raise ConfigurationError(f"{address} requires a token: give its file with --token-file")
     if status == HTTPStatus.NOT_FOUND:
-        raise ConfigurationError(f"{address} has no decisions: is it the admin port of a picker of this version?")
+        raise ConfigurationError(f"{address} has no decisions: name the admin port of a picker of this version")
     if status != HTTPStatus.OK:
-        raise ConfigurationError(f"{address} answers with {status}: {printable(body.decode('utf-8', 'replace'), 300)}")
+        raise ConfigurationError(f"{address} returned {status}: {printable(body.decode('utf-8', 'replace'), 300)}")
     return body
 
 
@@ -178,7 +174,7 @@ def _token(path: Path | None) -> str:
     if path is None:
         return ""
     try:
-        return read_regular(path, _MOST_TOKEN).data.decode("ascii").strip()
+        return read_regular(path, 4096).data.decode("ascii").strip()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not a line of ASCII text"
         raise ConfigurationError(f"--token-file: {path} cannot be read: {reason}") from error

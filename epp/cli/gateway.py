@@ -33,7 +33,6 @@ _log = structlog.get_logger()
 
 
 def gateway(flags: Gateway) -> None:
-    """Run Envoy and picker until stopped, or print Envoy's configuration."""
     if flags.print_envoy_config:
         with exit_on(ConfigurationError, GatewayError), _flags_in_errors():
             secure = [target.host for target in read_targets(flags.endpoints) if target.tls]

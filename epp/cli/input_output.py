@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs of commands, as flags name them, and their output: tables and findings for terminals, JSON for programs."""
+"""Inputs of commands from flags, and their output: tables and findings for terminals, JSON for programs."""
 
 import logging
 import sys
@@ -74,20 +74,20 @@ def read_targets(lists: Sequence[str] | None) -> tuple[Target, ...]:
 
 
 def read_policies(paths: str, pool_name: str | None) -> PolicyFiles | None:
-    """Return the objects of --objects for a pool, or for any; None without the flag; raises ConfigurationError."""
+    """Return the objects of --objects for a pool, or for any pool; None without the flag. Raises ConfigurationError."""
     given = split_list(paths)
     return PolicyFiles(given, SystemClock(), pool_name=pool_name or "") if given else None
 
 
 def read_trust(ca_file: Path | None, *, skip_verify: bool) -> EndpointTrust:
-    """Return how certificates of endpoints are verified; raises ConfigurationError for flags that contradict."""
+    """Return the verification of endpoint certificates; raises ConfigurationError for contradicting flags."""
     if ca_file is not None and skip_verify:
         raise ConfigurationError("--endpoint-ca-file and --endpoint-insecure-skip-verify cannot be combined: give one")
     return EndpointTrust(None if ca_file is None else ca_file.absolute(), verify=not skip_verify)
 
 
 def read_ignored_headers(names: str, gateways: str) -> IgnoredHeaders | None:
-    """Return the headers of --ignore-client-headers, obeyed only from --trusted-gateways; raises ConfigurationError.
+    """Return the headers of --ignore-client-headers, accepted only from --trusted-gateways; raises ConfigurationError.
 
     Only these gateways may request records of decisions.
     """
@@ -163,9 +163,9 @@ def log_of_errors_only() -> Iterator[None]:
 def progress_bar(
     title: str, total: Callable[[], float], *, shown: bool = True, console: Console | None = None
 ) -> Iterator[Callable[[float], None]]:
-    """Show on a terminal, if `shown`, how much of `total` is done, and the time left.
+    """Show the progress towards `total` and the time left, on a terminal and if `shown`.
 
-    The context is the function that sets the part that is done. `total` is called only on a terminal.
+    Yields a function that sets the progress. `total` is called only on a terminal.
     """
     console = console or Console(stderr=True)
     if not shown or not console.is_terminal:
@@ -198,7 +198,7 @@ def plain_table(*headings: str, title: str | None = None) -> Table:
 
 
 def print_labelled(console: Console, label: str, text: str) -> None:
-    """Print one line of markup; in a terminal, wrap it below the text."""
+    """Print a line of markup; on a terminal, wrapped lines are aligned with the text."""
     if not console.is_terminal:
         console.print(f"{label}{text}", soft_wrap=True)
         return
@@ -227,7 +227,7 @@ def show_findings(
     *,
     skipped: str = "",
 ) -> None:
-    """Print the result of a check with its errors and warnings; `skipped` is the reason for no check."""
+    """Print the result of a check with its errors and warnings; `skipped` is the reason that it was skipped."""
     words = [f"[red]refused[/], {counted(len(errors), 'error')}" if errors else "[green]ok[/]"]
     words += [counted(len(warnings), "warning")] if warnings else []
     if skipped:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pool in a Kubernetes cluster, as named by flags and environment."""
+"""The pool in a Kubernetes cluster, from flags and environment."""
 
 import os
 import re
@@ -33,19 +33,19 @@ _POD_OF_DEPLOYMENT = re.compile(r"(.+)-[a-z0-9]{1,10}-[a-z0-9]{5}")
 
 def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSettings | None:
     """Return the pool in the cluster, None for another source of endpoints; raises ConfigurationError."""
-    elsewhere = _other_source(flags, config)
-    if not elsewhere and is_in_files(flags, config):
+    other = _other_source(flags, config)
+    if not other and is_in_files(flags, config):
         _warn_of_unused(flags, in_files=True)
         return None
-    source = None if elsewhere else read_source(flags)
+    source = None if other else read_source(flags)
     if flags.ha_enable_leader_election and source is None:
         raise ConfigurationError(
             "--ha-enable-leader-election needs a pool in Kubernetes, for the lease of its replicas: leave it out, or "
-            f"give --pool-name{f' and leave {elsewhere} out' if elsewhere else ''}"
+            f"give --pool-name{f' and leave {other} out' if other else ''}"
         )
-    if elsewhere:
+    if other:
         if flags.endpoint_selector or flags.endpoint_target_ports:
-            raise ConfigurationError(f"--endpoint-selector has no effect with {elsewhere}: leave one of them out")
+            raise ConfigurationError(f"--endpoint-selector has no effect with {other}: leave one of them out")
         _warn_of_unused(flags)
         return None
     if source is None:
@@ -198,7 +198,6 @@ def read_namespace(flags: Serve | Check) -> str:
 
 
 def _labels(text: str, flag: str = "--endpoint-selector") -> LabelSelector:
-    """Return the label selector; raises ConfigurationError."""
     try:
         labels = LabelSelector.parse(text)
     except ValueError as error:
@@ -209,7 +208,6 @@ def _labels(text: str, flag: str = "--endpoint-selector") -> LabelSelector:
 
 
 def _ports(text: str) -> tuple[int, ...]:
-    """Return the ports of a list; raises ConfigurationError."""
     words = split_list(text)
     ports = tuple(int(word) for word in words if _NUMBER.fullmatch(word))
     if len(ports) < len(words) or any(port not in _PORTS for port in ports):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Types of options, options of several commands, and the Go picker's spelling of flags.
 
-Nothing heavy is imported: `--help` needs them all.
+Heavy modules are not imported, because `--help` needs all options.
 """
 
 import inspect
@@ -67,7 +67,7 @@ def go_spelling(arguments: Sequence[str], switches: Collection[str] = ()) -> Spe
 
 
 def lists_joined(arguments: Sequence[str], lists: Collection[str]) -> list[str]:
-    """Return the arguments with each of the flags `lists` once: the values of repeated ones, with commas between.
+    """Return the arguments with each of the flags `lists` only once, with the values of repeated ones joined by commas.
 
     Arguments after `--` are not changed.
     """
@@ -125,9 +125,9 @@ def argument(default: Any, text: str, metavar: str) -> Any:
 
 
 def parameters(flags: type[Any]) -> inspect.Signature:
-    """Return the flags of a dataclass as the parameters of a function, where typer looks for options.
+    """Return the flags of a dataclass as the parameters of a function, from which typer makes options.
 
-    Where the value of a field is the settings of a component, the flags of these settings take its place.
+    A field with the settings of a component is replaced by the flags of these settings.
     """
     found = []
     for each in fields(flags):
@@ -177,7 +177,7 @@ def is_switch(parameter: Any) -> bool:
 
 
 def is_list(parameter: Any) -> bool:
-    """Whether a parameter of a command is a flag with a list in one text, which may be repeated."""
+    """Whether a parameter of a command is a comma-separated list, which may be repeated."""
     metavar = getattr(parameter, "metavar", None) or ""
     return metavar.endswith(",...") and not parameter.multiple
 
@@ -217,9 +217,7 @@ def _parse_log_level(text: str) -> int:
         return verbosities[text]
     if text.isascii() and text.isdecimal() and int(text) > 0:
         return int(text)
-    raise ValueError(
-        f"{text!r} is not a level: write {', '.join(verbosities)}, or a verbosity of 1 or more, as -v has it"
-    )
+    raise ValueError(f"{text!r} is not a level: write {', '.join(verbosities)}, or a verbosity of 1 or more, as for -v")
 
 
 def _parse_tls_version(text: str) -> TlsVersion:

@@ -24,9 +24,9 @@ class PickerFlags:
         None, "An EndpointPickerConfig file, or a ConfigMap with one; `epp config list` names ready-made ones.", "FILE"
     )
     config_text: str | None = flag(None, "An EndpointPickerConfig as text.", "TEXT")
-    watch_config_file: bool = flag(True, "Apply new versions of --config-file at once; if false, at SIGHUP.", SWITCH)
-    allow_experimental_plugins: bool = experimental_flag()
-    allow_plugin_modules: str = plugin_modules_flag()
+    watch_config_file: bool = flag(True, "Apply new versions of --config-file, and not only at SIGHUP.", SWITCH)
+    allow_experimental_plugins: bool = options.experimental_flag()
+    allow_plugin_modules: str = options.plugin_modules_flag()
     objects: str = flag(
         "",
         "Files or directories of cluster objects: InferenceObjective and InferenceModelRewrite, which set "
@@ -37,9 +37,9 @@ class PickerFlags:
     )
     pool_name: str | None = flag(
         None,
-        "Name of the pool in the labels of its metrics, by default default; objects of --objects that are for "
-        "pools of other names are left out; where the endpoints are the pods in these files, it is the InferencePool "
-        "that selects them.",
+        "Name of the pool in the labels of its metrics, by default `default`; objects of --objects for "
+        "other pools are ignored. If the endpoints are the pods in these files, the name of the InferencePool that "
+        "selects them.",
         "NAME",
     )
     page: PageSettings = field(default_factory=PageSettings)
@@ -65,7 +65,7 @@ class PickerFlags:
     inherited_requests_ttl: float = flag(
         600.0,
         "Time for which the requests that model servers report when this picker starts, or becomes the leader, "
-        "count as its own, as long as they report as many; 0 for no such requests: use 0 if several pickers are "
+        "count as its own, while they are still reported; 0 for no such requests: use 0 if several pickers are "
         "active without --shared-state.",
         DURATION,
     )
@@ -82,22 +82,22 @@ class PickerFlags:
     v: int = options.verbosity_flag(2)
     request_log_sample: float = flag(
         100.0,
-        "Most log lines of successful requests in a second, or ten times as many at once; others have no line, and "
-        "the next line has their number. Requests that fail always have one. 0 for a line for each request; -v 4 has "
-        "one for each, too.",
+        "Maximum number of log lines of successful requests in a second, with bursts of ten times that number; the "
+        "next line has the number of requests without a line. Failed requests always have one. 0 for a line for each "
+        "request, as with -v 4.",
         "LINES",
         min=0,
     )
     zap_encoder: Literal["json", "console"] | None = flag(
-        None, "Form of log lines: JSON objects, or text for people. By default text on a terminal, JSON elsewhere."
+        None, "Format of log lines: JSON, or human-readable text. By default text on a terminal, otherwise JSON."
     )
     zap_log_level: int | None = flag(
         None, "Replaces -v: info (-v 1), debug (-v 4), error (only errors), or a number as for -v.", LOG_LEVEL
     )
     zap_time_encoding: Literal["epoch", "millis", "nano", "iso8601", "rfc3339", "rfc3339nano"] | None = flag(
-        None, "Form of the time of log lines. By default RFC 3339 with microseconds, in UTC."
+        None, "Format of the time of log lines. By default RFC 3339 with microseconds, in UTC."
     )
-    zap_devel: bool | None = flag(None, "Form of log lines without --zap-encoder: text if true, JSON if false.", SWITCH)
+    zap_devel: bool | None = flag(None, "Format of logs without --zap-encoder: text if true, JSON if false.", SWITCH)
     zap_stacktrace_level: Literal["info", "error", "panic"] = flag(
         "error", "Whether log lines of errors have a traceback: panic for none."
     )
@@ -116,14 +116,12 @@ class PickerFlags:
         "of it; 0 for no log line. The metric event_loop_lag_seconds has all delays.",
         DURATION,
     )
-    refresh_metrics_interval: float = flag(
-        0.05, "Time between two polls of an endpoint; up to 150ms while it is at rest.", DURATION
-    )
+    refresh_metrics_interval: float = flag(0.05, "Time between polls of an endpoint; up to 150ms if idle.", DURATION)
     refresh_prometheus_metrics_interval: float = flag(5.0, "Time between two updates of the pool's gauges.", DURATION)
     metrics_staleness_threshold: float = flag(
         2.0,
-        "Age from which the load of an endpoint does not count in the pool's averages; these stay as they are while "
-        "all is older. For routing, it is staleAfter in the configuration.",
+        "Age at which the load of an endpoint is left out of the pool's averages, which keep their values if all "
+        "loads are older. For routing, set staleAfter in the configuration.",
         DURATION,
     )
     page_limits: PageLimits = field(default_factory=PageLimits)
@@ -137,7 +135,7 @@ class Serve(PickerFlags):
         None,
         "The InferencePool whose pods are the endpoints: in the cluster, or in the files of --objects if "
         "there are any. With --endpoints, or endpoints in the configuration: the name of the pool in the labels "
-        "of its metrics, by default default; objects of --objects for other pools are ignored. Several names, with "
+        "of its metrics, by default `default`; objects of --objects for other pools are ignored. Several names, with "
         "commas or repeated flags, for several pools of a cluster in one process: see docs/pools.md.",
         "POOL,...",
     )
@@ -168,9 +166,7 @@ class Serve(PickerFlags):
     )
     disable_endpoint_subset_filter: bool = flag(False, "Ignore the gateway's subset hint.", SWITCH)
     emit_endpoint_scores: bool = flag(
-        False,
-        "Send the scores of all candidates in dynamic metadata, with accelerator and price of the pick, and why.",
-        SWITCH,
+        False, "Send dynamic metadata with all scores, and with accelerator, price and reason of the pick.", SWITCH
     )
     drain_timeout: float = options.drain_timeout_flag(30.0)
     drain_quiet_period: float = flag(2.0, "Time without open streams that ends the drain.", DURATION)
@@ -189,13 +185,13 @@ class Gateway(PickerFlags):
     concurrency: int = flag(1, "Envoy's worker threads, at least --workers.", "THREADS", min=1)
     cluster_type: Literal["auto", "original-dst", "override-host"] = flag(
         "auto",
-        "original-dst: Envoy connects to the one address that the picker names. override-host: it reads the "
+        "original-dst: Envoy connects to the address that the picker returns. override-host: it reads the "
         "endpoints from a file, and tries the next in the picker's list when a connection fails. auto: "
         "override-host if an endpoint is https, which original-dst cannot do.",
     )
     body_mode: Literal["full-duplex", "buffered"] | None = flag(
         None,
-        "How Envoy sends bodies to the picker. full-duplex: in pieces, in both directions. buffered: requests "
+        "Mode for sending bodies to the picker. full-duplex: in pieces, in both directions. buffered: requests "
         "whole, at most --max-request-body, and only the responses that are needed, to restore the name of a "
         "rewritten model or for a plugin. This takes three messages for a request and none for the pieces of its "
         "response, but gives no tokens in metrics and log lines, no time to the first token of a stream, and no "
@@ -213,7 +209,7 @@ class Gateway(PickerFlags):
         SWITCH,
     )
     drain_timeout: float = options.drain_timeout_flag(0.0)
-    endpoint_http2: bool = flag(False, "Speak HTTP/2 to endpoints, as model servers with a gRPC API need.", SWITCH)
+    endpoint_http2: bool = flag(False, "Use HTTP/2 for endpoints, which model servers with a gRPC API require.", SWITCH)
     endpoint_ca_file: Path | None = flag(
         None, "PEM file with the authorities of https endpoints' certificates; by default the system's.", "FILE"
     )

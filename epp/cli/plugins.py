@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`epp plugins`: the installed plugin types, with parameters and defaults."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import typer
 from rich.markup import escape
@@ -9,14 +9,7 @@ from rich.markup import escape
 from epp.cli.commands import PluginOutput, Plugins
 from epp.cli.input_output import indented, new_console, print_json
 from epp.cli.running import exit_on
-from epp.config.plugin_reference import (
-    ParameterEntry,
-    PluginEntry,
-    Reference,
-    data_markdown,
-    plugin_markdown,
-    plugin_reference,
-)
+from epp.config.plugin_reference import ParameterEntry, PluginEntry, data_markdown, plugin_markdown, plugin_reference
 from epp.framework import ConfigurationError
 from epp.framework.messages import hint_at
 from epp.framework.registry import Registry
@@ -26,7 +19,8 @@ def plugins(flags: Plugins) -> None:
     registry = Registry()
     reference = plugin_reference(registry)
     with exit_on(ConfigurationError):
-        entries = _selected(reference, flags.types or [])
+        reasons = {one.type: one.reason for one in reference.broken}
+        entries = _selected(reference.plugins, reasons, flags.types or [])
     broken = () if flags.types else reference.broken
     match flags.output:
         case PluginOutput.JSON:
@@ -45,14 +39,13 @@ def plugins(flags: Plugins) -> None:
         typer.echo(f"broken: {one.type} (of {one.package}): {one.reason}", err=True)
 
 
-def _selected(reference: Reference, types: list[str]) -> list[PluginEntry]:
-    known = {entry.type for entry in reference.plugins}
-    broken = {one.type: one.reason for one in reference.broken}
+def _selected(plugins: Sequence[PluginEntry], broken: Mapping[str, str], types: list[str]) -> list[PluginEntry]:
+    known = {entry.type for entry in plugins}
     for name in types:
         if name not in known:
             problem = broken.get(name) or f"no plugin type {name!r}; {hint_at(name, known)}"
             raise ConfigurationError(problem, remedy="" if name in broken else "`epp plugins` lists all types")
-    return [entry for entry in reference.plugins if not types or entry.type in types]
+    return [entry for entry in plugins if not types or entry.type in types]
 
 
 def _show_all(entries: list[PluginEntry]) -> None:

@@ -35,7 +35,7 @@ from epp.lab.replay.summary import Groups, Quantiles, Summary, groups, parse_tar
 from epp.lab.traces.trace import TraceError
 
 _MOST_REPEATED = 20_000
-"""Requests up to which a replay is repeated by default."""
+"""Number of requests up to which a replay is repeated by default."""
 _SEEDS = 5
 _MOST_NAME = 40
 _UNKNOWN = "-"
@@ -58,10 +58,8 @@ def replay(flags: Replay) -> None:
         return
     with exit_on(ConfigurationError, TraceError), log_of_errors_only():
         if flags.endpoints is None:
-            raise ConfigurationError(
-                "--endpoints is missing",
-                remedy="give the list of servers; to take recorded decisions again without servers, --decisions",
-            )
+            remedy = "give the list of servers, or --decisions to repeat recorded decisions without servers"
+            raise ConfigurationError("--endpoints is missing", remedy=remedy)
         targets = parse_targets(flags.replayed.slo)
         configs = [read_named_config(name) for name in flags.config]
         fleet = load_fleet(flags.endpoints, flags.replayed.profile or (), prices=flags.replayed.prices)
@@ -94,7 +92,7 @@ def replay(flags: Replay) -> None:
 
 
 def _warn_of_long_requests(outcome: Outcome, fleet: Fleet) -> None:
-    """Say why requests were refused that are longer than the context of every server."""
+    """Warn about requests that are longer than the context of every server, and therefore refused."""
     columns = outcome.columns
     longest = max(server.profile.max_model_len for server in fleet.servers)
     count = int((columns.prompt_tokens + columns.output_tokens > longest).sum())
@@ -144,7 +142,7 @@ def _options(flags: Replay, seed: int) -> ReplayOptions:
         share_seconds=flags.shared_after,
         objects=split_list(flags.objects),
         experimental=flags.allow_experimental_plugins,
-        plugin_modules=tuple(split_list(flags.allow_plugin_modules)),
+        plugin_modules=split_list(flags.allow_plugin_modules),
     )
 
 
@@ -174,7 +172,6 @@ def _show(console: Console, reports: Sequence[ReplayReport]) -> None:
 
 
 def _differences(report: ReplayReport, first: str) -> Table:
-    """Return the differences of a configuration to the first, with their intervals."""
     table = plain_table(f"{_plain(report.config)} against {_plain(first)}", ">difference", ">95 % interval", "")
     for name, (label, show) in _COMPARED.items():
         if (found := report.comparison.differences.get(name)) is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`epp replay --decisions`: take recorded decisions again with another configuration and report the differences."""
+"""`epp replay --decisions`: repeat recorded decisions with another configuration and report the differences."""
 
 import sys
 from collections import deque
@@ -41,7 +41,7 @@ def replay_decisions(flags: Replay) -> None:
             remedy = "give --config twice: first the one under which they were recorded"
             raise ConfigurationError(problem, remedy=remedy)
         records, unread = _read(flags.trace, flags.limit or _MOST_DECISIONS)
-        registry = Registry(modules=tuple(split_list(flags.allow_plugin_modules)))
+        registry = Registry(modules=split_list(flags.allow_plugin_modules))
         builder = Builder(registry, SystemClock(), experimental=flags.allow_experimental_plugins)
         one, other = (assemble(read_named_config(name), builder) for name in flags.config)
         found = compare(records, one, other)
@@ -63,10 +63,8 @@ def _read(path: Path, most: int) -> tuple[list[DecisionRecord], int]:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
     if not found:
         lines = f", but {unread} other lines" if unread else ""
-        raise ConfigurationError(
-            f"{path} has no decisions{lines}",
-            remedy="name a file that --decision-file wrote, or an answer of /api/decisions",
-        )
+        remedy = "name a file that --decision-file wrote, or a response of /api/decisions"
+        raise ConfigurationError(f"{path} has no decisions{lines}", remedy=remedy)
     return found, unread
 
 
@@ -107,7 +105,7 @@ def _show(console: Console, found: Comparison, configs: Sequence[str], unread: i
         console.print(table)
     for name, lacks in found.asked_anew.items():
         missing = f"; no record has {', '.join(map(_plain, lacks))}" if lacks else ""
-        console.print(Text(f"{_plain(name)} is asked again, with the load and hardware of the record{missing}"))
+        console.print(Text(f"{_plain(name)} is called again, with the load and hardware of the record{missing}"))
 
 
 def _remarks(found: Comparison, unread: int) -> Iterator[str]:

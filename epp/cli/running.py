@@ -12,8 +12,6 @@ import typer
 from epp.runtime.followed_files import RELOADS
 from epp.runtime.supervisor import collect_in_quiet_moments, collect_rarely, raise_limit
 
-_SWITCH_SECONDS = 0.001
-
 
 def run(work: Callable[[asyncio.Event], Awaitable[None]], *expected: type[Exception]) -> None:
     """Run `work` on uvloop; Ctrl-C and SIGTERM set the event. Expected errors end with exit code 1.
@@ -21,7 +19,7 @@ def run(work: Callable[[asyncio.Event], Awaitable[None]], *expected: type[Except
     SIGHUP reloads certificates and configuration, or stops the command if it runs in a terminal, because a closing
     terminal sends SIGHUP. SIGUSR1 and SIGUSR2 are ignored.
     """
-    sys.setswitchinterval(_SWITCH_SECONDS)  # the longest wait of the event loop for a thread that renders metrics
+    sys.setswitchinterval(0.001)  # limits the time that the event loop waits for a thread that renders metrics
     collect_rarely()
     raise_limit()
     with exit_on(*expected):
@@ -41,7 +39,7 @@ async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]]) -> 
     if sys.platform != "win32":
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # set by nohup
             in_terminal = sys.stdin is not None and sys.stdin.isatty()
-            loop.add_signal_handler(signal.SIGHUP, stop.set if in_terminal else RELOADS.ask)
+            loop.add_signal_handler(signal.SIGHUP, stop.set if in_terminal else RELOADS.request)
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             loop.add_signal_handler(number, lambda: None)
     collecting = asyncio.create_task(collect_in_quiet_moments())

@@ -130,17 +130,16 @@ def _decisions(flags: PickerFlags) -> DecisionSettings | None:
 
 
 def _page(flags: PickerFlags, config: LoadedConfig | None, host: str) -> PageSettings:
-    """Return the settings of the metrics page on that host; raises ConfigurationError."""
-    page, asks_cluster = flags.page, flags.page.endpoint_auth
-    if asks_cluster is None:
+    page, reviews_tokens = flags.page, flags.page.endpoint_auth
+    if reviews_tokens is None:
         without_token = page.port is not None and page.token_file is None
-        asks_cluster = isinstance(flags, Serve) and without_token and is_in_cluster(flags, config)
-    if page.cert_dir is not None and page.client_ca_file is None and page.token_file is None and not asks_cluster:
+        reviews_tokens = isinstance(flags, Serve) and without_token and is_in_cluster(flags, config)
+    if page.cert_dir is not None and page.client_ca_file is None and page.token_file is None and not reviews_tokens:
         raise ConfigurationError(
             "--metrics-cert-dir: TLS alone does not authenticate clients: add --metrics-endpoint-auth, "
             "--metrics-token-file or --metrics-client-ca-file"
         )
-    return replace(page, host=host, endpoint_auth=asks_cluster)
+    return replace(page, host=host, endpoint_auth=reviews_tokens)
 
 
 def read_tracing(flags: PickerFlags, variables: Mapping[str, str] = os.environ) -> "Tracing | None":
@@ -198,7 +197,6 @@ def serve(flags: Serve) -> None:
 
 
 def _settings(flags: Serve, server: ServerSettings, host: str, writer: LogWriter) -> PickerSettings:
-    """Return the settings of a picker; raises ConfigurationError."""
     settings = picker_settings(flags, server, host=host, log=writer)
     return replace(
         settings,
@@ -212,7 +210,6 @@ def _settings(flags: Serve, server: ServerSettings, host: str, writer: LogWriter
 
 
 def _pools(flags: Serve, choice: PoolChoice, server: ServerSettings, host: str, writer: LogWriter) -> Pools:
-    """Return the pickers of several pools; raises ConfigurationError."""
     any_name = min(choice.names, default="any")
     of_process = replace(flags, pool_name=any_name, config_file=None, config_text=None)
     process = _settings(of_process, server, host, writer)

@@ -14,8 +14,6 @@ from epp.lab.sim.server import running
 from epp.runtime.addresses import HostPort, refusal
 from epp.telemetry import logs
 
-_DRAIN_SECONDS = 30.0
-
 
 def sim_server(flags: SimServer) -> None:
     logs.configure(flags.v)
@@ -30,7 +28,7 @@ def sim_server(flags: SimServer) -> None:
             async with running(profile, flags.host, flags.port, metrics=not flags.no_metrics) as sim:
                 typer.echo(f"{profile.name}: {profile.model} on http://{sim.address}")
                 await stop.wait()
-                await sim.drain(_DRAIN_SECONDS)
+                await sim.drain(30.0)
         except OSError as error:
             raise ConfigurationError(refusal(HostPort(flags.host, flags.port), error)) from error
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`epp trace`: the content of a trace of requests, and traces that are made."""
+"""`epp trace`: shows the content of a trace of requests, and makes traces."""
 
 import gzip
 import sys
@@ -66,7 +66,7 @@ def _write(file: BinaryIO, lines: Iterable[bytes]) -> None:
 
 @contextmanager
 def _created(path: Path) -> Iterator[BinaryIO]:
-    """Open a file under another name; rename it if it is written in whole, and remove it otherwise."""
+    """Open a file under a temporary name; rename it on success, and remove it otherwise."""
     part = path.with_name(f"{path.name}.part")
     try:
         with part.open("wb") as plain:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`epp tune`: look for parameters and weights that serve a trace better, and write the configuration."""
+"""`epp tune`: search for parameters and weights that serve a trace better, and write the configuration."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,7 +39,6 @@ _INTERRUPTED = 130
 
 
 def tune(flags: Tune) -> None:
-    """Run the study, print its result, and write the tuned configuration if it is better."""
     with exit_on(ConfigurationError, TraceError), log_of_errors_only():
         try:
             from epp.lab.tuning.recommendation import (  # noqa: PLC0415  optuna is an extra
@@ -85,7 +84,7 @@ def _problem(flags: Tune) -> "Problem":
     config = read_named_config(flags.config)
     last, requests = 0.0, 0
     trace = TraceFile(flags.trace, flags.replayed.trace_format or "", flags.replayed.trace_rate)
-    for requests, request in enumerate(trace.open(), 1):  # noqa: B007  their number is what counts
+    for requests, request in enumerate(trace.open(), 1):  # noqa: B007  only the number is used
         last = request.at
     if requests < _LEAST_REQUESTS or not last:
         problem = f"{flags.trace} has {requests} requests in {last:g} s: too few to tune on"
@@ -95,7 +94,7 @@ def _problem(flags: Tune) -> "Problem":
         rate_scale=flags.replayed.rate_scale,
         pickers=flags.replayed.pickers,
         experimental=flags.allow_experimental_plugins,
-        plugin_modules=tuple(split_list(flags.allow_plugin_modules)),
+        plugin_modules=split_list(flags.allow_plugin_modules),
     )
     return Problem(
         text=config.text,
@@ -113,7 +112,7 @@ def _problem(flags: Tune) -> "Problem":
 
 @contextmanager
 def _progress(flags: Tune, problem: "Problem") -> Iterator[tuple[Callable[["Found"], None], Callable[[str], None]]]:
-    """Show the number of trials and the best so far, on a terminal."""
+    """Show the number of trials and the best result so far, on a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda _: None, lambda _: None
@@ -132,7 +131,7 @@ def _progress(flags: Tune, problem: "Problem") -> Iterator[tuple[Callable[["Foun
 
 
 def _write(path: Path, result: "Result") -> Sequence[Path]:
-    """Write the configurations that are recommended; several get numbers."""
+    """Write the recommended configurations, with numbers in their names if there are several."""
     found = result.recommended
     paths = [path.with_stem(f"{path.stem}-{number}") for number in range(1, len(found) + 1)]
     if len(result.candidates) == 1:

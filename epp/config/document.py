@@ -72,7 +72,6 @@ class Text:
         return _LINE_ENDS.split(self.text)
 
     def position(self, index: int) -> Position:
-        """Return the position of a character in this text."""
         line = bisect_right(self._starts, index)
         return Position(line, index - self._starts[line - 1] + 1)
 
@@ -106,7 +105,6 @@ class Quotation:
         return cls(label, begin, tuple(len(outer) - len(inner) for outer, inner in lines))
 
     def place(self, inner: Position | None) -> Place:
-        """Return the place in the file."""
         if inner is not None and self.indents:
             line = min(inner.line, len(self.indents))  # the end of a text is after its last line
             column = max(self.indents[line - 1], 0) + (inner.column if line == inner.line else 1)
@@ -154,6 +152,12 @@ class Document:
                 raise KeyError(step)
             node, content = found[1], content[step]  # type: ignore[index]  # a key or an index
         return replace(self, node=node, content=content, faults=())
+
+    def quoted(self, label: str) -> Text | None:
+        """Return the content as a separate text; None if it is not a string."""
+        if isinstance(self.node, yaml.ScalarNode) and isinstance(self.content, str):
+            return Text(self.content, Quotation.of(label, self.node, self.source))
+        return None
 
 
 def read_documents(source: Text) -> tuple[Document, ...]:

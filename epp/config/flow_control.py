@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from math import inf
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from epp.admission.flow_control.eviction import OWN_GRACE_SECONDS, REPORT_GRACE_SECONDS, EvictionSettings
 from epp.admission.flow_control.settings import BandSettings, FlowControlSettings, Limits
 from epp.config.document import Path
-from epp.config.instances import Instances
+from epp.config.instances import Instances, Role
 from epp.config.model import BAND_BYTES, BAND_REQUESTS, EndpointPickerConfig, FlowControl, PriorityBandPolicies
 from epp.framework.errors import ConfigurationError
 from epp.framework.flow_control import (
@@ -37,8 +37,6 @@ _OLD_PLACE = "saturationDetector"
 _UNNAMED: Path = (_PLACE,)
 """Place in errors about a detector that the file does not name."""
 _GATE_IS_OFF = "feature gate flowControl is off"
-
-_R = TypeVar("_R", bound=Plugin[Any])
 
 
 class AdmissionSettings(NamedTuple):
@@ -106,7 +104,7 @@ def _warn_of_idle_eviction(instances: Instances, why: str) -> None:
             instances.warn(f"plugin {plugin.name!r} has no effect: {why}", *instances.path_of(plugin))
 
 
-def _only(instances: Instances, role: type[_R], usual: str) -> _R | None:
+def _only(instances: Instances, role: type[Role], usual: str) -> Role | None:
     """Return the plugin of a role that the file declares, or the default one; None if a problem was recorded."""
     declared = _declared(instances, role)
     if len(declared) > 1:
@@ -119,12 +117,11 @@ def _only(instances: Instances, role: type[_R], usual: str) -> _R | None:
     return instances.attempt(default, _PLACE, "enableEviction")
 
 
-def _declared(instances: Instances, role: type[_R]) -> tuple[_R, ...]:
+def _declared(instances: Instances, role: type[Role]) -> tuple[Role, ...]:
     return tuple(plugin for plugin in instances.of(role) if plugin.name not in instances.implied)
 
 
 def _detector(config: EndpointPickerConfig, given: FlowControl) -> tuple[str, Path]:
-    """Return the name of the detector, and its place in the file."""
     if given.saturation_detector is not None:
         return given.saturation_detector.plugin_ref, (_PLACE, "saturationDetector", "pluginRef")
     if config.saturation_detector is not None:
@@ -161,7 +158,6 @@ def _warn(config: EndpointPickerConfig, instances: Instances, *, is_on: bool) ->
 def _warn_of_idle_plugins(
     config: EndpointPickerConfig, instances: Instances, used: Mapping[str, Plugin[Any]], why: str
 ) -> None:
-    """Warn about declared policies without a reference."""
     in_profiles = {ref.plugin_ref for profile in config.scheduling_profiles for ref in profile.plugins}
     for plugin in instances:
         is_filter = isinstance(plugin, Filter)
@@ -194,10 +190,10 @@ class _Policies:
         self.found: dict[str, Plugin[Any]] = {}
         """Resolved policies by name."""
 
-    def find(self, name: str, path: Path, role: type[_R], *, may_add: bool | None = None) -> _R | None:
+    def find(self, name: str, path: Path, role: type[Role], *, may_add: bool | None = None) -> Role | None:
         """Return the policy of a name, or None; a missing policy is a problem unless it is implied."""
         instances = self._instances
-        found: _R | None = None
+        found: Role | None = None
         if name in instances.by_name or name in instances.inactive or name not in _IMPLIED:
             found = instances.resolve_name(name, role, *path)
         elif self._may_add if may_add is None else may_add:
@@ -207,7 +203,7 @@ class _Policies:
         return found
 
     def band(self, band: PriorityBandPolicies, *place: str | int) -> BandSettings | None:
-        """Return the settings of a priority; None if a problem was recorded."""
+        """Return the settings of a band; None if a problem was recorded."""
         path: Path = (_PLACE, *place)
         fairness = self.find(band.fairness_policy_ref, (*path, "fairnessPolicyRef"), FairnessPolicy)
         ordering = self.find(band.ordering_policy_ref, (*path, "orderingPolicyRef"), OrderingPolicy)

@@ -79,11 +79,11 @@ class ConfigFollower:
     async def versions(self) -> AsyncIterator[Assembly]:
         """Yield each new version, until cancelled."""
         async for _ in changes(*self._paths) if self._watch else RELOADS.each():
-            assembly = await self.look()
+            assembly = await self.check()
             if assembly is not None:
                 yield assembly
 
-    async def look(self) -> Assembly | None:
+    async def check(self) -> Assembly | None:
         """Return the version in the file if it is new and valid."""
         try:
             content = await asyncio.to_thread(self._read)

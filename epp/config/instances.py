@@ -85,7 +85,6 @@ class Instances:
         return parameter in self._given.get(plugin.name, ())
 
     def declare(self, spec: PluginSpec, index: int) -> None:
-        """Build one entry of `plugins`."""
         path: Path = ("plugins", index)
         name = spec.instance_name
         if name in self.by_name or name in self.inactive:

@@ -10,21 +10,10 @@ from itertools import pairwise
 from pathlib import Path as FilePath
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from epp.config.document import (
-    Document,
-    InvalidConfigError,
-    NotYamlError,
-    Path,
-    Place,
-    Problem,
-    Quotation,
-    Text,
-    read_documents,
-)
+from epp.config.document import Document, InvalidConfigError, NotYamlError, Path, Place, Problem, Text, read_documents
 from epp.config.model import API_VERSION, BRANCH, KIND, EndpointPickerConfig, PluginSpec
 from epp.framework.files import FileContent, read_regular
 from epp.framework.input_errors import remedy_for, shown
@@ -107,7 +96,7 @@ def _search(document: Document) -> Iterator[Source | str]:
     elif isinstance(content, dict) and kind in ("List", "ConfigMapList") and isinstance(content.get("items"), list):
         for index in range(len(content["items"])):
             yield from _search(document.part("items", index))
-    elif isinstance(content, dict) and _is_meant(content):
+    elif isinstance(content, dict) and _is_config(content):
         yield Source(document, "", document.faults)
     else:
         yield _described(content)
@@ -118,29 +107,28 @@ def _search_config_map(document: Document, content: dict[str, object]) -> Iterat
     name = _described(content)
     found: list[Source] = []
     for key in data if isinstance(data, dict) else ():
-        quoted = document.part("data", key)
-        if isinstance(quoted.node, yaml.ScalarNode) and isinstance(quoted.content, str):
-            within = Quotation.of(f"data[{key}]", quoted.node, document.source)
-            found += _quoted(quoted.content, f"data[{key}] of {name}", within)
+        text = document.part("data", key).quoted(f"data[{key}]")
+        if text is not None:
+            found += _quoted(text, f"data[{key}] of {name}")
     yield from found
     if not found:
         keys = ", ".join([*data][:_SHOWN_KEYS]) if isinstance(data, dict) else ""
         yield f"{name} with {f'the keys {keys}' if keys else 'no data'}"
 
 
-def _quoted(text: str, inside: str, within: Quotation) -> Iterator[Source]:
+def _quoted(text: Text, inside: str) -> Iterator[Source]:
     try:
-        documents = read_documents(Text(text, within))
+        documents = read_documents(text)
     except NotYamlError as error:
-        if KIND in text:
+        if KIND in text.text:
             yield Source(None, inside, error.faults)
         return
     for document in documents:
-        if isinstance(document.content, dict) and _is_meant(document.content):
+        if isinstance(document.content, dict) and _is_config(document.content):
             yield Source(document, inside, document.faults)
 
 
-def _is_meant(content: dict[str, object]) -> bool:
+def _is_config(content: dict[str, object]) -> bool:
     """Whether a mapping is a configuration, perhaps with errors."""
     kind = content.get("kind")
     named = isinstance(kind, str) and nearest(kind, [KIND]) is not None
@@ -160,7 +148,7 @@ def _described(content: object) -> str:
 
 _PLACES = (FilePath(__file__).parents[1] / "ready_made", FilePath(__file__).parents[2] / "config")
 DIRECTORY = next((place for place in _PLACES if place.is_dir()), _PLACES[-1])
-_WANTED: Mapping[str, object] = {
+_EXPECTED_TYPES: Mapping[str, object] = {
     "dict_type": dict,
     "model_type": dict,
     "list_type": list,
@@ -321,19 +309,19 @@ def _sentence(error: ErrorDetails, path: Path) -> tuple[str, str]:
     found = f"is {shown(value)}"
     match kind:
         case "extra_forbidden":
-            said = "unknown key", hint_at(str(path[-1]), _keys_at(path[:-1]))
+            message, remedy = "unknown key", hint_at(str(path[-1]), _keys_at(path[:-1]))
         case "missing":
-            said = "is missing", "add it"
+            message, remedy = "is missing", "add it"
         case "value_error":
-            said = str(error["ctx"]["error"]), ""
+            message, remedy = str(error["ctx"]["error"]), ""
         case "literal_error":
-            said = f"is {value!r}, but must be {error['ctx']['expected']}", ""
+            message, remedy = f"is {value!r}, but must be {error['ctx']['expected']}", ""
         case "string_too_short":
-            said = "is empty", "give it a name"
+            message, remedy = "is empty", "give it a name"
         case "model_type" if isinstance(value, str) and path[:-1] == ("plugins",):
-            said = found, f"write `type: {value}`"
-        case _ if kind in _WANTED:
-            said = found, remedy_for(value, [_WANTED[kind]])
+            message, remedy = found, f"write `type: {value}`"
+        case _ if kind in _EXPECTED_TYPES:
+            message, remedy = found, remedy_for(value, [_EXPECTED_TYPES[kind]])
         case _:
-            said = f"{found}: {error['msg'].removeprefix('Input ')}", ""
-    return said
+            message, remedy = f"{found}: {error['msg'].removeprefix('Input ')}", ""
+    return message, remedy

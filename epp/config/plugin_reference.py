@@ -168,7 +168,6 @@ def _own_field_texts(cls: type[msgspec.Struct]) -> Mapping[str, str]:
 
 
 def plugin_markdown(entries: Sequence[PluginEntry]) -> str:
-    """Return the page of all plugin types, in the order of `plugin_reference`."""
     return "\n".join(_lines(entries)) + "\n"
 
 
@@ -231,7 +230,7 @@ def _data_lines(writers: Mapping[str, list[str]]) -> Iterator[str]:
 
 
 def _data() -> Iterator[tuple[str, Datum, str, str]]:
-    """Yield name in Python, datum, type argument and text of each datum that the framework exports."""
+    """Yield Python name, datum, type argument and text of each exported datum."""
     for module in _MODULES:
         for name, (annotation, text) in _assigned(ast.parse(inspect.getsource(module)).body).items():
             datum = getattr(epp.framework, name, None)

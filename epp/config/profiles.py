@@ -17,13 +17,7 @@ from epp.routing.scheduling.profile import OnStale, Profile, ProfileFilter, Stal
 DEFAULT_PICKER = "max-score-picker"
 DEFAULT_PROFILE_PICKER = "single-profile-handler"
 DEFAULT_AGGREGATOR = "first-result-aggregator"
-_ALWAYS_ACTIVE = (
-    roles.RequestHeaders,
-    roles.Screener,
-    roles.Admitter,
-    roles.ResponseHeaders,
-    roles.ResponseReporter,
-)
+_ALWAYS_ACTIVE = (roles.RequestHeaders, roles.Screener, roles.Admitter, roles.ResponseHeaders, roles.ResponseReporter)
 """Roles that run for every request, wherever the plugin is named, with effects on clients or gateways."""
 
 
@@ -40,7 +34,7 @@ def build_profiles(config: EndpointPickerConfig, instances: Instances) -> dict[s
         if spec.name in profiles:
             remedy = "give one of them another name"
             instances.fail(f"two profiles are named {spec.name!r}", "schedulingProfiles", index, remedy=remedy)
-        profiles[spec.name] = _Parts(spec, index, instances, config.data_layer).profile()
+        profiles[spec.name] = _ProfileBuilder(spec, index, instances, config.data_layer).build()
     return profiles
 
 
@@ -92,7 +86,7 @@ def names_no_picker(profile: str) -> str:
     return f"profile {profile!r} names no picker"
 
 
-class _Parts:
+class _ProfileBuilder:
     """Collects the plugins of one profile."""
 
     def __init__(self, spec: SchedulingProfile, index: int, instances: Instances, layer: DataLayer) -> None:
@@ -105,12 +99,12 @@ class _Parts:
         self._pickers: list[Picker[Any]] = []
         self._picker_names: list[str] = []
 
-    def profile(self) -> Profile | None:
+    def build(self) -> Profile | None:
         for index, ref in enumerate(self._spec.plugins):
             path = ("schedulingProfiles", self._index, "plugins", index)
             kind = self._instances.inactive.get(ref.plugin_ref, "")
             if kind in WITHOUT_TASK:
-                self._pass_over(ref, kind, *path)
+                self._warn_without_role(ref, kind, *path)
                 continue
             plugin = self._instances.resolve(ref, Plugin, *path)
             cls = self._instances.class_of(ref.plugin_ref)
@@ -134,7 +128,7 @@ class _Parts:
         """Whether a plugin of this class fits the reference; records the problems."""
         fail, before = self._instances.fail, len(self._instances.problems)
         if not issubclass(cls, (Filter, Scorer, Picker)):
-            self._pass_over(ref, cls.plugin_type, *path)
+            self._warn_without_role(ref, cls.plugin_type, *path)
             return False
         if ref.weight is not None and not issubclass(cls, Scorer):
             self._instances.warn(f"has no effect: {ref.plugin_ref!r} is not a scorer", *path, "weight")
@@ -180,7 +174,7 @@ class _Parts:
             return None
         return Staleness(after, own or (general if ref.stale_after is None else OnStale.NEUTRAL))
 
-    def _pass_over(self, ref: WeightedRef, kind: str, *path: str | int) -> None:
+    def _warn_without_role(self, ref: WeightedRef, kind: str, *path: str | int) -> None:
         """Warn about a plugin without a role in profiles; llm-d's charts name producers, which run in any case."""
         if issubclass(self._instances.class_of(ref.plugin_ref) or Plugin, Producer):
             return

@@ -11,16 +11,9 @@ from epp.config.document import Path
 from epp.config.instances import Instances
 from epp.config.load import LoadedConfig
 from epp.config.model import DiscoveryRefs, NamedSource, Source
+from epp.framework import datalayer
 from epp.framework.cluster_objects import ObjectKind, ObjectNotifications, ObjectReader, Reading
-from epp.framework.datalayer import (
-    DataSource,
-    Discovery,
-    EndpointNotifications,
-    EndpointSource,
-    Extractor,
-    Feed,
-    Tagger,
-)
+from epp.framework.datalayer import DataSource, Discovery, EndpointSource, Extractor, Feed, Tagger
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Datum, Plugin, R, Stage, roles_of
 from epp.framework.request import DataKey
@@ -137,7 +130,7 @@ def build_data_layer(loaded: LoadedConfig, instances: Instances) -> DataLayer:
                 _connect(source.kind, readers, instances, found)
             if not spec.extractors:
                 instances.warn("has no effect without extractors, which receive the objects", *path)
-        elif cls is not None and issubclass(cls, EndpointNotifications):
+        elif cls is not None and issubclass(cls, datalayer.EndpointNotifications):
             _extractors(Tagger, spec, path, instances)
         else:
             extractors = tuple(_extractors(Extractor, spec, path, instances).values())

@@ -42,16 +42,16 @@ from epp.routing.director import Cause, Decision, Routing, Simulated, Simulation
 from epp.routing.scheduling.profile import Profile
 
 MOST_NAME = 128
-"""Longest name, in characters: clients may choose names."""
+"""Maximum length of a name in characters; clients may choose names."""
 _MOST_TEXT = 300
 PREFIX_BLOCK_TOKENS = 64
 _MOST_PREFIX_BLOCKS = 2048
 _UNSAFE_BITS = 11
-"""Bits that a JSON number loses of 64: other programs read numbers as doubles, which are exact up to 53 bits."""
+"""Bits to drop of 64: programs read JSON numbers as doubles, which are exact only up to 53 bits."""
 _NO_TIMINGS = Timings()
 _DIGITS = 6
 _MOST_BYTES = 1024 * 1024
-"""Largest record: records of many profiles and plugins, each with some of the endpoints, are large."""
+"""Maximum size of a record; many profiles and plugins, with some endpoints each, make it large."""
 _decoder = msgspec.json.Decoder(DecisionRecord)
 _encoder = msgspec.json.Encoder()
 Outcome: TypeAlias = SchedulingResult | RequestError
@@ -73,9 +73,9 @@ def record_of(
 ) -> DecisionRecord:
     """Return the record of a request that was routed, or refused with an error.
 
-    `profiles` are those that ran; their plugins give the reasons. `at` is the time of the decision, in seconds since
-    1970. `snapshot` is used if no profile ran. The time in a queue is taken from the request. With `prefix_key`, the
-    record has hashes of the prompt.
+    `profiles` are the profiles that ran; their plugins give the reasons. `at` is the time of the decision, in seconds
+    since 1970. `snapshot` is used if no profile ran. The queueing time is taken from the request. With `prefix_key`,
+    the record has hashes of the prompt.
     """
     pick, failure = None, None
     first: ProfileResult | ProfileAttempt | None
@@ -253,7 +253,7 @@ def simulated_record(
 
 
 def error_of(error: RequestError) -> Mapping[str, Any]:
-    """Return the error of a simulated request as plain data, with the response that a client would get."""
+    """Return the error of a simulated request as plain data, with the response to the client."""
     shown = {
         "type": type(error).__name__.removesuffix("Error"),
         "message": error.message,
@@ -268,7 +268,7 @@ def error_of(error: RequestError) -> Mapping[str, Any]:
 
 @dataclass(slots=True, eq=False)
 class Recording:
-    """Builds the record once, and then keeps it as bytes: a request refers to its recording as long as it is open."""
+    """Builds a record once, and then keeps it as bytes, because an open request refers to its recording."""
 
     id: str
     request_id: str
@@ -277,16 +277,16 @@ class Recording:
     """Seconds since 1970."""
     recorded_for: str
     is_complete: bool
-    """Whether all but results of shadow profiles is known."""
+    """Whether everything except the results of shadow profiles is known."""
     build: Callable[[], DecisionRecord] | None
-    """Returns the record at the time of the decision; dropped with all that it refers to after the call."""
+    """Returns the record at the time of the decision; released after the call with everything that it refers to."""
     shadows: tuple[ShadowRun, ...] = ()
     awaits_shadows: bool = False
     """Whether results of shadow profiles are expected."""
     is_lost: bool = False
     """Whether its record could not be built."""
     is_queued: bool = False
-    """Whether it is queued to be built or updated."""
+    """Whether it waits to be built or updated."""
     is_written: bool = False
     """Whether it is written to the file."""
     data: bytes = b""
@@ -297,7 +297,7 @@ class Recording:
     _why: str = ""
 
     def complete(self, routing: Routing, cause: Cause, now: float) -> None:
-        """Record the end of the response; `now` is on the clock."""
+        """Record the end of the response; `now` is the time of the clock."""
         first, ended = routing.first_byte_at, routing.ended_at
         self.is_complete = True
         self._ending = ending_of(routing, cause)

@@ -25,13 +25,13 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Side(_Part, frozen=True, kw_only=True):
     routed: int
     refused: Mapping[str, int]
-    """Refused requests by error."""
+    """Number of refused requests by error."""
     classes: Mapping[str, int]
-    """Picks by accelerator class, or else model."""
+    """Number of picks by accelerator class, or else model."""
     cost_per_hour: float | None
     """Mean price of the picked endpoints in dollars per hour; None if no price is known."""
     priced: int
-    """Picks of endpoints with a known price."""
+    """Number of picks of endpoints with a known price."""
     waiting: float | None
     """Mean number of requests in the queue of the picked endpoint, as last reported."""
     running: float | None
@@ -39,9 +39,9 @@ class Side(_Part, frozen=True, kw_only=True):
     in_flight: float | None
     """Mean number of requests of this picker in flight there."""
     load_unknown: int
-    """Picks of endpoints without load in the record."""
+    """Number of picks of endpoints without load in the record."""
     busiest: str
-    """The endpoint with most picks."""
+    """The endpoint with the most picks."""
     busiest_share: float
     """Share of the picks that went to the busiest endpoint, 0 to 1."""
 
@@ -59,13 +59,13 @@ class Comparison(_Part, frozen=True, kw_only=True):
     decisions: int
     replayed: int
     skipped: Mapping[str, int]
-    """Records that cannot be replayed, by reason."""
+    """Number of records that cannot be replayed, by reason."""
     reproduced: int
-    """Decisions of the first configuration that equal the recorded ones."""
+    """Number of decisions of the first configuration that equal the recorded ones."""
     differing: int
-    """Decisions that differ between the configurations."""
+    """Number of decisions that differ between the configurations."""
     cut: int
-    """Records with a part of the endpoints, to which the replay is limited."""
+    """Number of records with only some of the endpoints, to which the replay is limited."""
     config: Side
     against: Side
     moves: Sequence[Shift]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The record of one decision, as JSON; the same fields are a message in `proto/decision.proto`.
 
-Lists of endpoints are bounded; a number beside each says how many more there were. No field holds text of a prompt.
+Lists of endpoints are bounded, each with the number of further endpoints. No field contains text of a prompt.
 """
 
 from typing import Literal
@@ -38,11 +38,11 @@ class Asked(_Part, frozen=True, kw_only=True):
     seed: str = ""
     """Seed of the random numbers, in hexadecimal digits."""
     prompt_tokens: int = 0
-    """Counted, or else estimated from its length."""
+    """Number of tokens in the prompt, or an estimate from its length."""
     ttft_slo: float | None = None
-    """Wanted seconds to the first token, from a header."""
+    """Target for the seconds to the first token, from a header."""
     tpot_slo: float | None = None
-    """Wanted seconds between two tokens, likewise."""
+    """Target for the seconds between two tokens, from a header."""
 
 
 class Seen(_Part, frozen=True, kw_only=True):
@@ -50,14 +50,14 @@ class Seen(_Part, frozen=True, kw_only=True):
 
     generation: int = 0
     age_seconds: float = 0.0
-    """Time from the last change in it to the decision."""
+    """Time between the last change in the snapshot and the decision."""
     endpoints: int = 0
     available: int = 0
-    """Endpoints that can be reached and are not excluded."""
+    """Number of endpoints that can be reached and are not excluded."""
     eligible: int = 0
-    """Available endpoints in the subset of the gateway."""
+    """Number of available endpoints in the subset of the gateway."""
     screened: int = 0
-    """Eligible endpoints after screeners, quotas and flow control."""
+    """Number of eligible endpoints after screeners, quotas and flow control."""
 
 
 class Drop(_Part, frozen=True, kw_only=True):
@@ -66,13 +66,13 @@ class Drop(_Part, frozen=True, kw_only=True):
 
 
 class FilterStep(_Part, frozen=True, kw_only=True):
-    """One filter of a profile; filters are in the order in which they ran."""
+    """One filter of a profile; filters are in execution order."""
 
     plugin: str
     before: int
     after: int
     problem: str = ""
-    """Reason that its result was not used: it failed, or kept no endpoint and falls back."""
+    """Reason that its result was not used: it failed, or kept no endpoint and fell back."""
     kept: tuple[str, ...] = ()
     kept_more: int = 0
     dropped: tuple[Drop, ...] = ()
@@ -83,7 +83,7 @@ class ScorerStep(_Part, frozen=True, kw_only=True):
     plugin: str
     weight: float
     problem: str = ""
-    """Error of a scorer that failed and gave all candidates 0."""
+    """Error of a failed scorer, which gave all candidates 0."""
     zero_means: str = ""
     """Meaning of a score of 0."""
 
@@ -93,7 +93,7 @@ class CandidateScore(_Part, frozen=True, kw_only=True):
 
     endpoint: str
     total: float
-    """The sum of its contributions."""
+    """Sum of the contributions."""
     scores: tuple[float, ...] = ()
     """Score of each scorer in [0, 1], in order of the scorers."""
     contributions: tuple[float, ...] = ()
@@ -103,15 +103,15 @@ class CandidateScore(_Part, frozen=True, kw_only=True):
     accelerator: str = ""
     """Accelerator class, or else model."""
     cost_per_hour: float | None = None
-    """Dollars."""
+    """Dollars per hour."""
     in_flight: int | None = None
-    """Requests of this picker in flight at the endpoint."""
+    """Number of requests of this picker in flight at the endpoint."""
     waiting: float | None = None
-    """Requests in the queue of the endpoint, as last reported."""
+    """Number of requests in the queue of the endpoint, as last reported."""
     running: float | None = None
     kv_usage: float | None = None
     network_seconds: float | None = None
-    """Round trip to the cluster of the endpoint, 0 for the local one; None if it is unknown or all are local."""
+    """Round trip to the cluster of the endpoint, 0 for the local one; None if unknown or if all are local."""
 
 
 class Failure(_Part, frozen=True, kw_only=True):
@@ -130,17 +130,17 @@ class Failure(_Part, frozen=True, kw_only=True):
 
 
 class ProfileRun(_Part, frozen=True, kw_only=True):
-    """One run of a profile; runs are in the order in which they happened."""
+    """One run of a profile; runs are in execution order."""
 
     name: str
     primary: bool = False
     failure: Failure | None = None
     considered: int = 0
-    """Candidates before its filters."""
+    """Number of candidates before the filters."""
     filters: tuple[FilterStep, ...] = ()
     scorers: tuple[ScorerStep, ...] = ()
     candidates: tuple[CandidateScore, ...] = ()
-    """The picked ones in order, then the best others."""
+    """Picked candidates in order, then the best others."""
     candidates_more: int = 0
     picker: str = ""
 
@@ -175,7 +175,7 @@ class Ending(_Part, frozen=True, kw_only=True):
     cached_tokens: int | None = None
     completion_tokens: int | None = None
     predicted_cached_tokens: int | None = None
-    """Cached tokens of the prompt by the KV events of the picked endpoint, before the pick."""
+    """Cached tokens of the prompt before the pick, from the KV events of the picked endpoint."""
 
 
 class Timings(_Part, frozen=True, kw_only=True):
@@ -197,7 +197,7 @@ class ShadowRun(_Part, frozen=True, kw_only=True):
     endpoint: str = ""
     agrees: bool = False
     score_gap: float | None = None
-    """Total score of its pick minus that of the real pick, by its own scorers; 0 if they are the same."""
+    """Total score of the shadow pick minus that of the real pick, by the scorers of the shadow profile."""
     accelerator: str = ""
     cost_per_hour: float | None = None
     seconds: float = 0.0
@@ -209,9 +209,9 @@ class Prefix(_Part, frozen=True, kw_only=True):
     """Identity of the prompt without its text: keyed hashes, comparable only within one run of one process."""
 
     block_tokens: int = 0
-    """Tokens of a block; estimated from its bytes if the picker has no tokens of the prompt."""
+    """Number of tokens in a block, or an estimate from bytes if the picker has no tokens of the prompt."""
     blocks: tuple[int, ...] = ()
-    """A hash for each full block: of model, cache salt and prompt up to the end of the block. The first ones only."""
+    """Hash of model, cache salt and prompt up to the end of each full block; only the first blocks."""
     session: str = ""
     """Hash of the session id, if a plugin knows it."""
 
@@ -222,7 +222,7 @@ class DecisionRecord(_Part, frozen=True, kw_only=True):
     kind: Literal["routed", "refused", "simulated"]
     request_id: str = ""
     at: str
-    """UTC, as in RFC 3339."""
+    """Time in UTC, in the format of RFC 3339."""
     recorded_for: str = ""
     """Reason for recording it: `sampled`, `asked`, `failed`."""
     config_generation: int = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records decisions of failed requests, of a sample, and of requests that ask for it."""
+"""Records decisions for failed requests, for a sample, and for requests with the header of records."""
 
 import asyncio
 import secrets
@@ -32,16 +32,16 @@ from epp.telemetry.settings import DecisionSettings
 
 SAMPLED, ASKED, FAILED = "sampled", "asked", "failed"
 SHARE = 0.1
-"""Share of the event loop's time for building records."""
+"""Share of the event loop's time that building records may take."""
 _MOST_WAITING = 256
-"""Decisions whose record is still to be built: each holds a snapshot."""
+"""Limit on decisions whose records are not built yet, because each refers to a snapshot."""
 _MOST_OPEN = 2048
-"""Recorded requests whose response has not ended."""
+"""Limit on recorded requests whose response has not ended."""
 _FAILURES_PER_SECOND = 10.0
 _MOST_FAILURES = 50.0
-"""Failures that are recorded in a burst."""
+"""Maximum burst of recorded failures."""
 _SERVER_ERROR = 500
-_NATURAL = Cause.NATURAL  # a local constant: attribute access and hash of an enum member are slow
+_NATURAL = Cause.NATURAL  # a constant, because attribute access and hash of an enum member are slow
 _FAILED_BY = frozenset({Cause.ERROR, Cause.SERVER_LOST, Cause.EVICTED})
 _TRUE = frozenset({"true", "1"})
 _SEEDS = 2**64
@@ -67,7 +67,7 @@ class Recorder(DirectorObserver):
     def __init__(self, settings: DecisionSettings, clock: Clock, setup: Setup, send: Keep | None = None) -> None:
         """Raise ConfigurationError for a file that cannot be written.
 
-        With `send`, records are passed to it, for `keep` of the recorder of another process.
+        `send` passes records to `keep` of the recorder in another process; by default they are kept here.
         """
         self.ring = Ring(settings.buffer, settings.buffer_bytes)
         self.file = (
@@ -76,9 +76,9 @@ class Recorder(DirectorObserver):
             else DecisionFile(settings.file, most_bytes=settings.file_bytes, count=settings.file_count)
         )
         self.recorded: Counter[str] = Counter({SAMPLED: 0, ASKED: 0, FAILED: 0})
-        """Number of decisions that were kept here, by reason."""
+        """Number of decisions that were kept in this process, by reason."""
         self.lost: Counter[str] = Counter({"busy": 0, "rate": 0, "error": 0})
-        """Decisions that were not recorded: too many at a time, too many failures in a second, or an error."""
+        """Number of decisions that were not recorded, by reason: too many at a time, too many failures, or an error."""
         self._settings = settings
         self._clock = clock
         self._setup = setup
@@ -93,11 +93,11 @@ class Recorder(DirectorObserver):
         self._allowed_at = clock.now()
         self._waiting: deque[Recording] = deque()
         self._unwritten: dict[Recording, Kept] = {}
-        """Complete records that wait for shadow profiles; the configuration limits their number."""
-        self._wanted = asyncio.Event()
+        """Complete records that wait for shadow profiles, as many as the configuration allows."""
+        self._work_available = asyncio.Event()
 
     def keep(self, kept: Kept) -> None:
-        """Keep a record, or a newer version of one that is there; write a final one to the file."""
+        """Store a record, or a newer version of a stored one; write a final one to the file."""
         if kept.new_for:
             self.recorded[kept.new_for] += 1
             self.ring.add(kept)
@@ -113,14 +113,14 @@ class Recorder(DirectorObserver):
             profiles = routing.pipeline.scheduler.profiles
             recording = self._recording(routing.request, routing.result, profiles, FAILED, Timings())
             recording.complete(routing, cause, self._clock.now())
-            self._want(recording)
+            self._enqueue(recording)
 
     def refused(self, refusal: Refusal) -> None:
         request = refusal.request
-        wanted_for = FAILED if request is None else self._wanted_for(request) or FAILED
+        reason = FAILED if request is None else self._reason_for(request) or FAILED
         if len(self._waiting) >= _MOST_WAITING:
             self.lost["busy"] += 1
-        elif wanted_for is not FAILED or self._allow():
+        elif reason is not FAILED or self._allow():
             seconds = refusal.seconds
             if request is None:
                 # refused before its body was read
@@ -132,7 +132,7 @@ class Recorder(DirectorObserver):
             timings = Timings(total=round(seconds, 6))
             snapshot = self._setup.snapshot() if refusal.error.scheduling is None else None
             profiles = self._setup.profiles()
-            self._want(self._recording(request, refusal.error, profiles, wanted_for, timings, snapshot=snapshot))
+            self._enqueue(self._recording(request, refusal.error, profiles, reason, timings, snapshot=snapshot))
 
     def expect_shadows(self, request: Request) -> None:
         """Write the record of a request to the file only after `add_shadows`, if there is a record."""
@@ -146,12 +146,12 @@ class Recorder(DirectorObserver):
         if recording is not None:
             recording.awaits_shadows = False
             recording.shadows += tuple(runs)
-            self._want(recording)
+            self._enqueue(recording)
 
     async def run(self) -> None:
         """Build records until cancelled, in a share of the event loop's time."""
         while True:
-            await self._wanted.wait()
+            await self._work_available.wait()
             started = time.perf_counter()
             self._make_next()
             await asyncio.sleep((time.perf_counter() - started) * (1 / SHARE - 1))
@@ -166,14 +166,13 @@ class Recorder(DirectorObserver):
         if self.file is not None:
             await asyncio.to_thread(self.file.close)
 
-    def _wanted_for(self, request: Request) -> str:
+    def _reason_for(self, request: Request) -> str:
         """Return the reason to record a request that has not failed; empty for none."""
         if self._settings.asked_by_header and request.headers.get(DECISION_RECORD, "").lower() in _TRUE:
             return ASKED
         return SAMPLED if request.seed < self._threshold else ""
 
     def _allow(self) -> bool:
-        """Return whether one more failure may be recorded now."""
         now = self._clock.now()
         gained = (now - self._allowed_at) * _FAILURES_PER_SECOND
         self._allowance, self._allowed_at = min(self._allowance + gained, _MOST_FAILURES), now
@@ -217,16 +216,16 @@ class Recorder(DirectorObserver):
         )
         return Recording(record_id, request.id, request.received_at, at, recorded_for, is_refused, build)
 
-    def _want(self, recording: Recording) -> None:
+    def _enqueue(self, recording: Recording) -> None:
         if not (recording.is_queued or recording.is_lost):
             recording.is_queued = True
             self._waiting.append(recording)
-            self._wanted.set()
+            self._work_available.set()
 
     def _make_next(self) -> None:
         recording = self._waiting.popleft()
         if not self._waiting:
-            self._wanted.clear()
+            self._work_available.clear()
         recording.is_queued = False
         is_new = not recording.data
         try:
@@ -251,20 +250,20 @@ class Recorder(DirectorObserver):
 
 
 class SamplingRecorder(Recorder):
-    """A recorder that also records a sample of all requests, and requests that ask for it."""
+    """A recorder that also records a sample of all requests, and requests with the header of records."""
 
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
-        wanted_for = self._wanted_for(request)
-        if not wanted_for:
+        reason = self._reason_for(request)
+        if not reason:
             return
         if len(self._waiting) >= _MOST_WAITING or self._open >= _MOST_OPEN:
             self.lost["busy"] += 1
             return
         timings = Timings(scheduling=round(scheduling_seconds, 6))
-        recording = self._recording(request, result, self._setup.profiles(), wanted_for, timings)
+        recording = self._recording(request, result, self._setup.profiles(), reason, timings)
         request.put(RECORDING, recording)
         self._open += 1
-        self._want(recording)
+        self._enqueue(recording)
 
     def completed(self, routing: Routing, cause: Cause) -> None:
         recording = routing.request.get(RECORDING)
@@ -273,7 +272,7 @@ class SamplingRecorder(Recorder):
             return
         self._open -= 1
         recording.complete(routing, cause, self._clock.now())
-        self._want(recording)
+        self._enqueue(recording)
 
 
 def recorder_of(settings: DecisionSettings, clock: Clock, setup: Setup, send: Keep | None = None) -> Recorder:

@@ -77,7 +77,7 @@ class Recalled:
                         scores[slots[candidate.endpoint]] = candidate.scores[number]
 
     def of(self, plugin: Plugin[Any], candidates: Candidates, call: Callable[[], Floats | Mask]) -> Floats:
-        """Return the results of a plugin in the profile, or else in another; `call` gives those without a record."""
+        """Return the results of a plugin in the profile, or else in another one; `call` computes missing ones."""
         found = self._of.get((candidates.profile, plugin.name))
         if found is None:
             found = self._anywhere.get(plugin.name)
@@ -122,16 +122,16 @@ class RecordedScorer(Scorer[Any]):
 _KNOWN = (WAITING, RUNNING, KV_USAGE, IN_FLIGHT)
 _DATA = (*_KNOWN, LAST_PICKED, METRICS_AT, ACCELERATOR, TENANT, PROMPT_TOKENS, INHERITED)
 RECORDED = frozenset(datum.name for datum in _DATA)
-"""Names of data in records, or estimated from them: tokens from the size of the body."""
+"""Names of data in records, and of tokens, which are estimated from the size of the body."""
 _OF_PROMPTS = frozenset(key.name for key in (PREFIX_MATCH, SESSION_ID, AGENT_IDENTITY))
 """Names of data that producers compute from prompts and headers, which records do not have."""
 _PORT = 1
 _FIRST_ADDRESS = 0x0A000001
-"""10.0.0.1: records have only names of endpoints, so each one gets an address from here on."""
+"""10.0.0.1, the first of the made-up addresses: records have only names of endpoints."""
 
 
 class Fleet:
-    """The endpoints of all records, with a slot for each, in the order of the pool as far as it is known."""
+    """The endpoints of all records, with a slot for each, in the order of the pool if it is known."""
 
     def __init__(self, records: Sequence[DecisionRecord]) -> None:
         self.slots: dict[str, int] = {}
@@ -262,7 +262,7 @@ class Replay:
 
 
 def same_plugins(one: Assembly, other: Assembly) -> frozenset[str]:
-    """Return the names of plugins that both have, with the same type, parameters and producers of their data."""
+    """Return the names of plugins that both have, with equal types, parameters and producers of their data."""
     others = other.instances.by_name
     return frozenset(
         name
@@ -288,7 +288,7 @@ def called_again(assembly: Assembly, recorded_by: Assembly) -> Mapping[str, tupl
 
 
 def _lacking(plugin: Plugin[Any], assembly: Assembly, asked: frozenset[str]) -> Iterator[str]:
-    """Yield the data that a plugin reads and neither records nor producers can provide."""
+    """Yield the data that a plugin reads, but neither records nor producers provide."""
     for datum in (*plugin.reads, *plugin.may_read):
         name = datum.name
         if name in RECORDED:

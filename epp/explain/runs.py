@@ -19,7 +19,7 @@ from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, KV_USAGE, METRICS_AT,
 from epp.routing.scheduling.profile import AGE_STEP, Profile, ProfileFilter, seen
 
 MOST_LISTED = 32
-"""Endpoints in each list of a record."""
+"""Maximum number of endpoints in each list of a record."""
 _MOST_TEXT = 200
 _DIGITS = 6
 _NETWORK = NetworkSeconds()
@@ -31,7 +31,7 @@ _BY_CAUSE: Mapping[DropCause, str] = {
     DropCause.SATURATION: "is too busy",
     DropCause.UNSTATED: "",
 }
-"""The reason if the filter gives none."""
+"""Default reason of a filter, by the cause of its drops."""
 
 
 def profile_run(
@@ -43,7 +43,7 @@ def profile_run(
     primary: bool = False,
     failure: Failure | None = None,
 ) -> ProfileRun:
-    """Return a run in the format of records; `profile` is the one that ran, for reasons, or None if it is gone."""
+    """Return a run in the format of records; `profile` gives the reasons, None if it no longer exists."""
     considered = before_filters(run)
     if isinstance(run, ProfileAttempt):
         picked, picker = _NO_PICKS, ""
@@ -93,7 +93,7 @@ def accelerator_of(tag: AcceleratorTag) -> str:
 
 
 def number(value: float) -> float | None:
-    """Return a number in the format of records; None if it is unknown."""
+    """Return a number in the format of records; None if it is not finite."""
     return round(float(value), _DIGITS) if isfinite(value) else None
 
 
@@ -128,7 +128,7 @@ def _filter_steps(
 
 
 def _reasons(request: Request, dropped: Candidates, plugin: str, member: ProfileFilter | None) -> list[str]:
-    """Return the reason why each of the candidates was dropped; empty if it is unknown."""
+    """Return the reason for the drop of each candidate; empty if unknown."""
     count = len(dropped)
     if not count or (member is None and plugin != AGE_STEP):
         return [""] * count
@@ -191,6 +191,6 @@ def _candidate_scores(
 
 
 def cost_of(tag: AcceleratorTag) -> float | None:
-    """Return the dollars per hour in the format of records; None if they are unknown."""
+    """Return the dollars per hour in the format of records; None if unknown."""
     cost = tag.cost_per_hour()
     return None if cost is None else number(cost)

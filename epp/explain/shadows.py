@@ -36,29 +36,29 @@ from epp.telemetry.request_series import OTHER, Bounded
 
 SHADOW, REAL = "shadow", "real"
 _MOST_ACCELERATORS = 64
-"""Largest number of accelerators in metrics."""
+"""Maximum number of accelerators in metrics."""
 _GAPS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _SECONDS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.2)
 SHARE = 0.05
-"""Share of the event loop's time for shadow profiles."""
+"""Share of the event loop's time that shadow profiles may take."""
 _HEAD_START_SECONDS = 0.001
-"""Delay after the routing of a request, so that its response is sent first."""
+"""Delay after routing, so that the response of the request is sent first."""
 _MOST_BYTES = 32 * 2**20
-"""Limit on the bodies of waiting requests together."""
+"""Limit on the total size of the bodies of waiting requests."""
 _SEEDS = 2**64
 MOST_GROWTH_OF_RUN = 64 * 2**20
-"""Bytes by which one run may grow the process."""
+"""Growth of the process that one run may cause, in bytes."""
 MOST_GROWTH = 256 * 2**20
-"""Bytes by which all runs together may grow the process."""
+"""Growth of the process that all runs together may cause, in bytes."""
 _MOST_OVERRUNS = 5.0
 _FORGIVEN = 0.05
-"""Overruns that one run within its time compensates."""
+"""Number of overruns that one run within its time offsets."""
 _WAITING = 4.0
-"""Wall time that a run may take, as a multiple of its CPU time: the CPU may be busy with other processes."""
+"""Limit on the wall time of a run as a multiple of its CPU time, because other processes may use the CPU."""
 _MOST_TEXT = 200
 _DIGITS = 6
 _SAME = 1e-9
-"""Totals that differ by less are equal."""
+"""Tolerance of equal totals."""
 T = TypeVar("T")
 A = TypeVarTuple("A")
 _log = structlog.get_logger()
@@ -112,9 +112,9 @@ class Tried:
     """A routed request for which shadow profiles are to run."""
 
     request: Request
-    """The real one."""
+    """The routed request."""
     dry: Request
-    """A copy from when it was routed; it is never sent."""
+    """A copy from the time of routing; it is never sent."""
     result: SchedulingResult
     at: float
     """Time of routing, in seconds of `perf_counter`."""
@@ -137,7 +137,7 @@ class Shadow(SchedulingObserver):
     """Runs one profile on the event loop, between other tasks."""
 
     def __init__(self, profile: Profile, seconds: float, failed: Callable[[str, str], None]) -> None:
-        """`seconds` limits the CPU time of a run; `failed` is called with profile and plugin of each failed call."""
+        """`seconds` limits the CPU time of a run; `failed` receives the profile and plugin of each failed call."""
         self.name = profile.name
         self.problem = ""
         """Reason that the profile is disabled; empty while it runs."""
@@ -151,7 +151,7 @@ class Shadow(SchedulingObserver):
         self._cycle = Cycle(profile, self._guard, self)
 
     def plugin_failed(self, plugin: str, error: Exception, problem: str) -> None:  # noqa: ARG002
-        """Count a failed call; the first one of each plugin is logged."""
+        """Count a failed call, and log the first one of each plugin."""
         self._failed(self.name, plugin)
         if plugin not in self._logged:
             self._logged.add(plugin)
@@ -174,26 +174,24 @@ class Shadow(SchedulingObserver):
             problem = str(error)
         except RequestError as error:
             outcome, problem = Outcome.REFUSED, error.detail or error.message
-        except (Exception, SystemExit, CancelledError) as error:  # noqa: BLE001  whatever a plugin raises
+        except (Exception, SystemExit, CancelledError) as error:  # noqa: BLE001  a plugin may raise anything
             problem = f"{type(error).__name__}: {error}"
         seconds = perf_counter() - started
         if self._guard.is_over():
             outcome, found = Outcome.TIMEOUT, None
             problem = f"took more than {self._seconds * 1e3:g} ms, in plugin {self._guard.plugin!r}"
-        self._judge(outcome, self._growth.breach(before, resident_bytes()))
+        self._check_limits(outcome, self._growth.breach(before, resident_bytes()))
         run = ShadowRun(profile=self.name, seconds=round(seconds, _DIGITS), problem=printable(problem, _MOST_TEXT))
         return Compared(run, outcome) if found is None else _compared(run, found, tried)
 
-    def _judge(self, outcome: Outcome, breach: str) -> None:
+    def _check_limits(self, outcome: Outcome, breach: str) -> None:
         """Disable the profile if it takes too much time or memory."""
         if outcome is not Outcome.TIMEOUT:
             self._overruns = max(self._overruns - _FORGIVEN, 0.0)
         else:
             self._overruns += 1
-            if self._overruns >= _MOST_OVERRUNS:
-                breach = breach or f"took more than {self._seconds * 1e3:g} ms too often, at last in plugin " + repr(
-                    self._guard.plugin
-                )
+            if self._overruns >= _MOST_OVERRUNS and not breach:
+                breach = f"repeatedly took more than {self._seconds * 1e3:g} ms, last in plugin {self._guard.plugin!r}"
         if breach:
             self.problem = breach
             _log.error(
@@ -206,7 +204,7 @@ class Shadow(SchedulingObserver):
 
 
 class _BoundedGuard(Guard):
-    """Calls no further plugin after the CPU time of a run, or four times that in wall time."""
+    """Stops calling plugins after the CPU time of a run, or four times that in wall time."""
 
     __slots__ = ("_cpu_until", "_seconds", "_until", "plugin")
 
@@ -232,7 +230,7 @@ class _BoundedGuard(Guard):
 
 
 def seed_of(seed: int) -> int:
-    """Return the seed for shadow profiles of a request: independent of its own random numbers."""
+    """Return the seed for shadow profiles of a request, which is independent of its own random numbers."""
     return xxhash.xxh3_64_intdigest(b"shadow", seed)
 
 
@@ -266,28 +264,27 @@ class ShadowSeries:
         families, of_profile = Families(registry), ("profile",)
         self._runs = families.counters(
             "shadow_runs",
-            "Runs of shadow profiles by outcome: agrees, ties (another endpoint, which scores the same), "
+            "Runs of shadow profiles by outcome: agrees, ties (another endpoint with the same score), "
             "differs, refused (its filters left none), failed or timeout.",
             ("profile", "outcome"),
         )
         self._gap = families.histograms(
             "shadow_score_gap",
-            "How much higher the pick of a shadow profile scores than the real one, by its own scorers, where the "
-            "real one passes its filters; 0 if it does not.",
+            "Score of the shadow pick minus that of the real pick, by the scorers of the shadow profile, if the real "
+            "pick passes its filters; at least 0.",
             _GAPS,
             of_profile,
         )
         self._seconds = families.histograms("shadow_duration_seconds", "Duration of a run.", _SECONDS, of_profile)
         self._picks = families.counters(
             "shadow_picks",
-            "Picks by accelerator class, or else model: those of a shadow profile, and the real ones of the same "
-            "requests.",
+            "Picks of a shadow profile and real picks of the same requests, by accelerator class, or else model.",
             ("profile", "by", "accelerator"),
         )
         self._dollars = families.counters(
             "shadow_cost_per_hour_dollars",
-            "Sum of the dollars an hour of the endpoints picked, where both have a price: by a shadow profile, and the "
-            "real ones of the same requests.",
+            "Sum of the dollars an hour of the endpoints picked by a shadow profile, and of the real picks of the same "
+            "requests, if both have a price.",
             ("profile", "by"),
         )
         self._priced = families.counters("shadow_priced_picks", "Picks in each of these sums.", of_profile)
@@ -296,20 +293,18 @@ class ShadowSeries:
         )
         self.skipped = families.counters(
             "shadow_skipped",
-            "Sampled requests that were skipped: queue, too many waited; bytes, their bodies were too large together; "
+            "Sampled requests that were skipped: queue, too many waited; bytes, their bodies together were too large; "
             "reload, the configuration changed; disabled, all shadow profiles were disabled.",
             ("reason",),
         )
         self.disabled = families.gauges(
-            "shadow_disabled",
-            "1 for a shadow profile that is disabled, since it took too much time or memory.",
-            of_profile,
+            "shadow_disabled", "1 for a shadow profile that is disabled: it took too much time or memory.", of_profile
         )
         self.waiting = families.gauges("shadow_queue_size", "Requests that wait for shadow profiles.").labels()
         self._accelerators = Bounded[str](_MOST_ACCELERATORS)
 
     def keep(self, profiles: Collection[str]) -> None:
-        """Show these profiles, all enabled, and no others."""
+        """Show only these profiles, all enabled."""
         for family in (self._runs, self._gap, self._seconds, self._picks, self._dollars, self._priced, self.failures):
             for values in family.values():
                 if values[0] not in profiles:
@@ -343,8 +338,8 @@ class ShadowSeries:
 class Shadows(DirectorObserver):
     """All shadow profiles of a picker.
 
-    A sampled request costs a few references and a copy of the data of its producers. `run` runs the profiles later, in
-    a small share of the event loop's time; requests that do not fit into that share are skipped and counted.
+    A sampled request is queued with a copy of the data of its producers. `run` runs the profiles later, in a small
+    share of the event loop's time; requests that exceed this share are skipped and counted.
     """
 
     def __init__(self, registry: CollectorRegistry, recorder: Recorder | None = None) -> None:
@@ -355,7 +350,7 @@ class Shadows(DirectorObserver):
         self._most = 0
         self._waiting: deque[Tried] = deque()
         self._bytes = 0
-        self._wanted = asyncio.Event()
+        self._work_available = asyncio.Event()
 
     @property
     def problems(self) -> Sequence[Mapping[str, str]]:
@@ -384,14 +379,14 @@ class Shadows(DirectorObserver):
         else:
             self._waiting.append(Tried(request, request.dry_copy(seed_of(request.seed)), result, perf_counter()))
             self._bytes += request.size_bytes
-            self._wanted.set()
+            self._work_available.set()
             self._series.waiting.set(len(self._waiting))
             if self._recorder is not None:
                 self._recorder.expect_shadows(request)
 
     async def run(self) -> None:
         while True:
-            await self._wanted.wait()
+            await self._work_available.wait()
             await asyncio.sleep(max(self._waiting[0].at + _HEAD_START_SECONDS - perf_counter(), 0.0))
             await self._run_next()
 
@@ -400,7 +395,7 @@ class Shadows(DirectorObserver):
         if not self._waiting:  # the configuration has changed
             return
         tried = self._waiting.popleft()
-        self._left(tried)
+        self._update_size(tried)
         runs: list[ShadowRun] = []
         shadows = self._shadows
         try:
@@ -429,15 +424,15 @@ class Shadows(DirectorObserver):
         self._series.skipped.labels(reason).inc(len(self._waiting))
         while self._waiting:
             tried = self._waiting.popleft()
-            self._left(tried)
+            self._update_size(tried)
             self._record(tried, ())
 
     def _record(self, tried: Tried, runs: Sequence[ShadowRun]) -> None:
         if self._recorder is not None:
             self._recorder.add_shadows(tried.request, runs)
 
-    def _left(self, tried: Tried) -> None:
+    def _update_size(self, tried: Tried) -> None:
         self._bytes -= tried.request.size_bytes
         if not self._waiting:
-            self._wanted.clear()
+            self._work_available.clear()
         self._series.waiting.set(len(self._waiting))

@@ -17,9 +17,9 @@ from epp.framework.errors import ConfigurationError
 from epp.telemetry.logs import write_all
 
 _MOST_QUEUED_BYTES = 8 * 1024 * 1024
-"""Limit on lines that wait to be written; further lines are lost."""
+"""Limit on the total size of queued lines; further lines are lost."""
 _GATHER_SECONDS = 0.1
-"""Time in which lines are gathered, to be written together."""
+"""Time in which lines are collected for one write."""
 _END_SECONDS = 2.0
 _MODE = 0o640
 _log = structlog.get_logger()
@@ -35,7 +35,7 @@ class Kept(NamedTuple):
     new_for: str = ""
     """Reason for recording the decision; empty for a newer version of a record."""
     is_final: bool = False
-    """Whether it is to be written to the file."""
+    """Whether it is written to the file."""
 
 
 class Ring:
@@ -59,7 +59,7 @@ class Ring:
         self._make_room()
 
     def update(self, record_id: str, data: bytes) -> None:
-        """Replace a record, if it is still there."""
+        """Replace a record if it is still in the buffer."""
         before = self._kept.get(record_id)
         if before is None:
             return
@@ -110,14 +110,14 @@ class DecisionFile:
     def __init__(self, path: Path, *, most_bytes: int, count: int) -> None:
         """Create the file if there is none; raises ConfigurationError if it cannot be written.
 
-        It is rotated at `most_bytes`; of `count` files, the older ones end in `.1` (the latest), `.2` and so on.
+        It is rotated at `most_bytes`; there are up to `count` files, and older ones end in `.1` (the latest), `.2` etc.
         """
         self.path = path.absolute()
         self._most_bytes = most_bytes
         self._count = count
         self._queue: SimpleQueue[bytes] = SimpleQueue()
-        self._queued_bytes = self._taken_bytes = 0  # the former is written by callers, the latter by the thread
-        self._turned_away = self._unwritten = 0  # likewise
+        self._queued_bytes = self._taken_bytes = 0  # set by callers, and by the thread
+        self._rejected = self._unwritten = 0  # set by callers, and by the thread
         self._thread: Thread | None = None
         self._ending = Event()
         self.problem = ""
@@ -131,13 +131,13 @@ class DecisionFile:
 
     @property
     def lost(self) -> int:
-        """Lines that could not be written; may be read in any thread."""
-        return self._turned_away + self._unwritten
+        """Number of lines that could not be written; may be read in any thread."""
+        return self._rejected + self._unwritten
 
     def write(self, line: bytes) -> None:
         """Queue a line without a line feed; it is lost if too many lines wait."""
         if self._queued_bytes + len(line) - self._taken_bytes > _MOST_QUEUED_BYTES or self._ending.is_set():
-            self._turned_away += 1
+            self._rejected += 1
             return
         self._queued_bytes += len(line)
         self._queue.put(line)
@@ -146,7 +146,7 @@ class DecisionFile:
             self._thread.start()
 
     def close(self, seconds: float = _END_SECONDS) -> None:
-        """Write the queued lines, for at most so many seconds; later lines are lost."""
+        """Write the queued lines within `seconds`; later lines are lost."""
         self._ending.set()
         if self._thread is not None:
             self._queue.put(b"")  # wakes it
@@ -186,7 +186,7 @@ class DecisionFile:
                     "decisions are not written",
                     file=str(self.path),
                     reason=error.strerror,
-                    remedy="make room, or let this process write there: it tries again with the next decision",
+                    remedy="free space, or let this process write there; the next decision is a new attempt",
                 )
             self.problem = f"{self.path}: {error.strerror}"
         else:
@@ -208,7 +208,7 @@ class DecisionFile:
                 descriptor, size = -1, 0
                 descriptor = self._open()
             if size and data and os.pread(descriptor, 1, size - 1) != b"\n":
-                data = b"\n" + data  # after a line that a crash has truncated
+                data = b"\n" + data  # after a line that was truncated by a crash
             try:
                 write_all(descriptor, data)
             except OSError:

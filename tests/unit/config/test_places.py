@@ -174,8 +174,10 @@ plugins:
             "queue-scorrer"
         ),
         "6:16: featureGates[0]: feature gate 'flowcontrol' is not known; did you mean 'flowControl'?",
-        "8:14: requestHandler.parsers[0].pluginRef: plugin 'queue-scorer' (type queue-scorer) does not implement "
-        "Parser",
+        (
+            "8:14: requestHandler.parsers[0].pluginRef: plugin 'queue-scorer' (type queue-scorer) does not implement "
+            "Parser"
+        ),
         "11:3: plugins[1].type: plugin type 'queue-scorrer' is not registered; did you mean 'queue-scorer'?",
     ]
 
