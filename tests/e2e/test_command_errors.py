@@ -27,7 +27,7 @@ gateway --cluster-type override-host --print-envoy-config
 demo --listen nowhere
   --listen: 'nowhere' has no port: write host:port or [ipv6]:port
 demo --tenants --clusters
-  --clusters and --tenants are two demos: give one of them
+  --clusters and --tenants cannot be combined: give one
 serve ENDPOINTS --metrics-cert-dir=x
   --metrics-cert-dir: TLS alone does not authenticate clients: add --metrics-endpoint-auth,
 serve ENDPOINTS --metrics-client-ca-file=x

@@ -280,7 +280,7 @@ def test_what_if_is_answered_for_requests_that_came_and_for_one_at_a_time(walk):
     before, after = map(int, re.search(r"^ *on t4 +(\d+) \(.*\) +(\d+) \(.*\)$", report, re.MULTILINE).groups())
     assert before < after  # all, but for those that found the server at work
     assert re.search(r"^h100 +t4 +\d+$", report, re.MULTILINE)
-    assert "cheapest-scorer is asked again" in report
+    assert "cheapest-scorer is called again" in report
     explained = output_of(walked, "for file in as-it-is")
     assert explained.count("simulated") >= 3
     assert "h100" in explained

@@ -58,7 +58,7 @@ def test_ome_7_prices_that_may_be_in_the_cluster_are_a_note_and_those_that_can_b
     code, warnings, notes = check()
     assert (code, warnings) == (0, [])
     (note,) = notes
-    assert note.startswith("plugin 'cheapest-scorer' uses prices, but this configuration has none")
+    assert note.startswith("plugin 'cheapest-scorer' uses prices, but this configuration has no prices")
     assert "all endpoints get 0, which is no preference" in note
     code, warnings, notes = check(source="readCluster: false")
     assert (code, len(warnings), notes) == (2, 1, [])

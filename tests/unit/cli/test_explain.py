@@ -201,7 +201,7 @@ def test_token_is_sent(routes, tmp_path):
             ("--admin=ftp://x",),
             "'ftp://x' is not the address of an admin port; write one such as http://127.0.0.1:9091",
         ),
-        (("--admin=http://127.0.0.1:1",), "no picker answers at http://127.0.0.1:1: "),
+        (("--admin=http://127.0.0.1:1",), "no picker responds at http://127.0.0.1:1: "),
         (("--token-file=missing",), "--token-file: missing cannot be read: "),
         (("--file=/dev/zero",), "--file: /dev/zero has a line of more than 64 MiB: no decision is that long"),
     ],

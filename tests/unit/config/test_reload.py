@@ -177,7 +177,7 @@ class Following:
     async def look(self, text: str | None = None) -> ConfigState:
         if text is not None:
             replace(self.path, text)
-        assembly = await self.follower.look()
+        assembly = await self.follower.check()
         if assembly is not None:
             self.settle(assembly)
         return self.follower.state
@@ -351,7 +351,7 @@ async def test_a_new_version_is_built_beside_the_loop(following):
         return following.build(loaded)
 
     follower = ConfigFollower(following.path, load_text(SECOND), build=notice)
-    await follower.look()
+    await follower.check()
     assert threading.current_thread() not in built_in
     assert len(built_in) == 1
 

@@ -178,7 +178,7 @@ def test_command_says_how_many_picks_differ(files):
     assert "of 60 picks differ" in found.output
     assert "the first configuration reproduces 60 of 60 recorded picks" in found.output
     assert "2 lines are not records that this version can read" in found.output
-    assert "cheapest-scorer is asked again" in found.output
+    assert "cheapest-scorer is called again" in found.output
 
 
 def test_command_reads_an_answer_of_the_admin_port_prints_json_and_takes_the_last_decisions(files):

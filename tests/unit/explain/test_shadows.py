@@ -203,7 +203,7 @@ async def test_gie_9_shadow_that_is_slow_again_and_again_is_disabled():
     assert world.value("disabled", profile="tryout") == 1
     (problem,) = world.shadows.problems
     assert problem["profile"] == "tryout"
-    assert "too often" in problem["problem"]
+    assert "repeatedly took" in problem["problem"]
     assert len(world.runs) == 5
 
 
