@@ -189,7 +189,7 @@ class Processes:
                 "salt": self._exchange.use_salt,
                 "lost": lambda is_lost: self._exchange.connection(is_lost=is_lost),
                 "release": receiver.release,
-                "reload": lambda _: RELOADS.ask(),
+                "reload": lambda _: RELOADS.request(),
                 **handlers,
             }
             self.link.attach(self._store, of_main)

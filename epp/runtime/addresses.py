@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses as people write them: of sockets that listen here, and of Redis and Valkey with their client."""
+"""Addresses in flags and parameters: of listening sockets, and of Redis and Valkey with their client."""
 
 import asyncio
 import errno
@@ -19,17 +19,17 @@ _MAX_HOST_CHARACTERS = 253
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
 EVERYWHERE = "::"
-"""The host that stands for all addresses of this machine, IPv6 and IPv4."""
+"""The host for all addresses of this machine, IPv6 and IPv4."""
 _REASONS = {
     errno.EADDRINUSE: "the address is taken by another process: stop it (`ss -ltnp` names it), or choose another port",
-    errno.EADDRNOTAVAIL: "this machine has no such address: choose one of its own, or :: for all of them",
-    errno.EACCES: "this user may not: choose a port above 1023",
+    errno.EADDRNOTAVAIL: "this machine does not have the address: choose one of its own, or :: for all of them",
+    errno.EACCES: "the permission is missing: choose a port above 1023",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class HostPort:
-    """A host and a port; prints as `host:port`, an IPv6 address in brackets."""
+    """A host and a port; as text `host:port`, with brackets around an IPv6 address."""
 
     host: str
     """An IP address in canonical form, or a host name."""
@@ -40,12 +40,12 @@ class HostPort:
 
 
 def shown_listening(host: str, port: int) -> str:
-    """Return an address that is listened on as people read it: `*:port` for all of this machine."""
+    """Return the human-readable address of a listener: `*:port` for all addresses of this machine."""
     return f"*:{port}" if host == "::" else str(HostPort(host, port))
 
 
 def is_ip(host: str) -> bool:
-    """Whether the host is an IPv4 or IPv6 address, without brackets."""
+    """Return whether the host is an IPv4 or IPv6 address without brackets."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -70,14 +70,14 @@ def parse_host_port(text: str, *, min_port: int = 1) -> HostPort:
 
 
 def parse_host(text: str) -> str:
-    """Return an IP address in canonical form, or a host name as it is; raises ValueError with the remedy."""
+    """Return an IP address in canonical form, or a host name unchanged; raises ValueError with the remedy."""
     if is_ip(text):
         return str(ipaddress.ip_address(text))
     if text.startswith("[") and text.endswith("]") and is_ip(text[1:-1]):
         raise ValueError(f"{text!r} has brackets: write {text[1:-1]}")
     last_label = text.rstrip(".").rpartition(".")[2]
     if last_label.isdigit() or len(text) > _MAX_HOST_CHARACTERS or not _HOST_NAME.fullmatch(text):
-        raise ValueError(f"{text!r} is no IPv4 address, IPv6 address or host name: write one, without scheme or port")
+        raise ValueError(f"{text!r} is not an IP address or a host name: write one, without scheme or port")
     return text
 
 
@@ -94,13 +94,13 @@ def listener(host: str, port: int, *, backlog: int = 1) -> socket.socket:
     if host == EVERYWHERE:
         if socket.has_dualstack_ipv6():
             return socket.create_server((host, port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True)
-        host = "0.0.0.0"  # noqa: S104  as asked for
+        host = "0.0.0.0"  # noqa: S104  requested by the user
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=backlog)
 
 
 def refusal(address: object, error: OSError) -> str:
-    """Return a sentence on an address that cannot be listened on, with the remedy; an error without a number: taken."""
+    """Return the reason that an address cannot be listened on, with the remedy."""
     number = error.errno or errno.EADDRINUSE
     return f"cannot listen on {address}: {_REASONS.get(number) or error.strerror}"
 
@@ -114,21 +114,21 @@ _SENTINEL_PORT = 26379
 
 @dataclass(frozen=True, slots=True)
 class RedisAddress:
-    """A server of Redis or Valkey, or Sentinels that name one; no cluster.
+    """Address of a Redis or Valkey server, or of Sentinels that name one; clusters are not supported.
 
-    Errors never quote the address, which may hold a password.
+    Errors never quote the address, which may have a password.
     """
 
     text: str
     """`redis://` or, with TLS, `rediss://`, then `[user:password@]host[:port][/database]`; or `unix:///path`; or, for
     the primary that Sentinels name, `redis+sentinel://[user:password@]host[:port],.../service[/database]`."""
     ca_file: str = ""
-    """Authorities for TLS; empty for those of the system."""
+    """File with certificates of authorities for TLS; empty for the authorities of the system."""
     setting: str = "--shared-state"
-    """The flag or parameter that has the address, for errors."""
+    """Name of the flag or parameter with the address, for errors."""
     ca_setting: str = "--shared-state-ca-file"
     password_file: Path | None = None
-    """Read at each connection; takes precedence over other passwords."""
+    """File with the password, read for each connection; takes precedence over other passwords."""
 
     @property
     def name(self) -> str:
@@ -144,20 +144,19 @@ class RedisAddress:
     def connection(self, variables: Mapping[str, str] = os.environ) -> dict[str, Any]:
         """Return the arguments for a client of redis-py; raises ValueError for an invalid address.
 
-        Without a password in the address, `EPP_REDIS_PASSWORD` supplies it, and `EPP_REDIS_USERNAME` the user, unless
-        the address has one.
-        `sentinels` and `service_name` stand for the host and the port of an address of Sentinels.
+        If the address has no password, `EPP_REDIS_PASSWORD` supplies it, and `EPP_REDIS_USERNAME` supplies a missing
+        user. For Sentinels, the arguments are `sentinels` and `service_name` in place of host and port.
         """
         parts = self._parts
         if parts.scheme.endswith("+cluster"):
             raise ValueError(
-                f"{self.setting}: a cluster cannot be used; write redis://host:6379/0 for one server, or "
-                "redis+sentinel://host1:26379,host2:26379/service for one and its replicas"
+                f"{self.setting}: clusters are not supported; write redis://host:6379/0 for one server, or "
+                "redis+sentinel://host1:26379,host2:26379/service for a server with replicas"
             )
         found = self._place()
         if not found or not all(value for name, value in found.items() if name != "db"):
             raise ValueError(
-                f"{self.setting} is no address; write redis://host:6379/0, or "
+                f"{self.setting} is not an address; write redis://host:6379/0, or "
                 "redis+sentinel://host1:26379,host2:26379/service, and %2F for a / in a password"
             )
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
@@ -175,12 +174,12 @@ class RedisAddress:
         return found
 
     def client(self, answer_seconds: float) -> "Redis":
-        """Return a client, which is not connected yet and tries nothing again; raises ValueError without the library.
+        """Return a client, not yet connected and without retries; raises ValueError if the library is missing.
 
-        A server without an answer for `answer_seconds` counts as failed.
+        An operation fails if the server does not answer within `answer_seconds`.
         """
         try:
-            from redis.asyncio import Redis  # noqa: PLC0415  loaded only where it is used
+            from redis.asyncio import Redis  # noqa: PLC0415  an optional library
             from redis.asyncio.retry import Retry  # noqa: PLC0415  the same
             from redis.asyncio.sentinel import Sentinel  # noqa: PLC0415  the same
             from redis.backoff import NoBackoff  # noqa: PLC0415  the same
@@ -188,7 +187,7 @@ class RedisAddress:
             raise ValueError(
                 f"{self.setting.partition('.')[0]} needs the extra redis: pip install 'inference-epp[redis]'"
             ) from error
-        manner: dict[str, Any] = {
+        options: dict[str, Any] = {
             "protocol": 2,
             "driver_info": None,
             "socket_timeout": answer_seconds,
@@ -198,10 +197,10 @@ class RedisAddress:
         given = self.connection()
         sentinels, service = given.pop("sentinels", None), given.pop("service_name", "")
         if not sentinels:
-            return Redis(**given, **manner)
+            return Redis(**given, **options)
 
         class Sentinels(Sentinel):
-            """Connected only while they are asked: once for each connection to the server."""
+            """Sentinels that are only connected during a query, once for each connection to the server."""
 
             async def discover_master(self, service_name: str) -> Any:
                 try:
@@ -210,14 +209,14 @@ class RedisAddress:
                     for each in self.sentinels:
                         await each.connection_pool.disconnect(inuse_connections=False)
 
-        theirs = {name: value for name, value in given.items() if name.startswith("ssl")} | manner
-        theirs["password"] = os.environ.get("EPP_REDIS_SENTINEL_PASSWORD") or None
-        asked: Sentinel = Sentinels(sentinels, sentinel_kwargs=theirs)  # type: ignore[no-untyped-call]  # so in redis-py
-        found: Redis = asked.master_for(service, **given, **manner)
+        for_sentinels = {name: value for name, value in given.items() if name.startswith("ssl")} | options
+        for_sentinels["password"] = os.environ.get("EPP_REDIS_SENTINEL_PASSWORD") or None
+        resolver: Sentinel = Sentinels(sentinels, sentinel_kwargs=for_sentinels)  # type: ignore[no-untyped-call]  # redis-py
+        found: Redis = resolver.master_for(service, **given, **options)
         return found
 
     def _place(self) -> dict[str, Any]:
-        """Return where the server, or what names it, is; nothing for another text."""
+        """Return the arguments that locate the server or its Sentinels; empty for an invalid address."""
         parts = self._parts
         try:
             if parts.scheme in {"redis+sentinel", "rediss+sentinel"}:
@@ -243,23 +242,23 @@ class RedisAddress:
         scheme, _, rest = address.partition("://")
         try:
             return urlsplit(f"{re.sub(r'^valkey', 'redis', scheme)}://{rest}")
-        except ValueError:  # of a host in brackets
+        except ValueError:  # an invalid host in brackets
             return urlsplit("")
 
 
 @dataclass(frozen=True, slots=True)
 class _PasswordFile:
-    """Gives redis-py a user and the content of a file, which may change."""
+    """Credential provider for redis-py: a user, and the password in a file that may change."""
 
     path: Path
     user: str
 
     async def get_credentials_async(self) -> tuple[str, ...]:
-        """Return the user, unless it is the default one, and the password; raises OSError without the file."""
+        """Return the user, if it is not the default one, and the password; raises OSError for an unreadable file."""
         password = (await asyncio.to_thread(self.path.read_text)).strip()
         return (self.user, password) if self.user else (password,)
 
 
 def failure_text(error: BaseException) -> str:
-    """Return why an operation failed, in one short line."""
+    """Return the reason of a failed operation in one short line."""
     return " ".join(str(error).split())[:_MOST_REASON] or type(error).__name__

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flags as fields of dataclasses: a flag is a field of the settings of the component that uses it.
 
-Nothing is imported that takes time: `--help` needs all flags.
+Imports must be fast, because `--help` needs all flags.
 """
 
 from collections.abc import Callable
@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 
 class Kind(NamedTuple):
-    """A kind of value: its name in the help, and its limits."""
+    """Kind of a value: its name in the help, and its limits."""
 
     metavar: str | None
     min: float | None = None
     max: float | None = None
     autocompletion: Callable[[], list[str]] | None = None
-    """Returns values that a shell may offer."""
+    """Returns values for shell completion."""
 
 
 SWITCH = Kind("[true|false]")
@@ -33,18 +33,18 @@ FLAG = "flag"
 
 
 class Flag(NamedTuple):
-    """What the help says of a flag, and the limits of its value."""
+    """Help text of a flag, and the limits of its value."""
 
     text: str
     kind: Kind
     name: str = ""
-    """Such as `--drain-timeout`; empty for the name of the field."""
+    """Name of the flag, like `--drain-timeout`; empty for the name of the field."""
 
 
 def flag(default: Any, text: str, kind: Kind | str | None = None, *, name: str = "", **limits: Any) -> Any:
-    """Declare a flag as a field of a dataclass; `...` as default for a required one.
+    """Declare a flag as a field of a dataclass; the default `...` makes it required.
 
-    `kind` may be only the name of the value in the help.
+    `kind` may also be the name of the value in the help.
     """
     kind = (kind if isinstance(kind, Kind) else Kind(kind))._replace(**limits)
     metadata = {FLAG: Flag(text, kind, name)}

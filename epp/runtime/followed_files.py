@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are followed: their changes, reloads on request, and the last good version of each."""
+"""Files that are followed: changes, requested reloads, and the last good version of each file."""
 
 import asyncio
 import hashlib
@@ -19,7 +19,7 @@ from epp.framework.plugin_status import InputProblem
 
 _DEBOUNCE_MILLISECONDS = 100
 _STEP_MILLISECONDS = 100
-"""Time between two looks of a thread; each look takes the interpreter from the event loop for a moment."""
+"""Time between two checks of the watching thread; each check takes the interpreter from the event loop briefly."""
 _POLL_MILLISECONDS = 1000
 _RETRY_SECONDS = 5.0
 
@@ -29,21 +29,21 @@ T = TypeVar("T")
 
 
 class Reloads:
-    """Requests to read files again, as with SIGHUP. For one event loop; `count` may be read in any thread."""
+    """Requests to read files again, for example by SIGHUP. For one event loop; any thread may read `count`."""
 
     def __init__(self) -> None:
         self.count = 0
         self._waiting: set[asyncio.Event] = set()
 
-    def ask(self) -> None:
-        """Let everything that follows files read them again."""
+    def request(self) -> None:
+        """Make all followers of files read them again."""
         self.count += 1
-        _log.info("reload of certificates and configuration asked for", count=self.count)
+        _log.info("reload of certificates and configuration requested", count=self.count)
         for event in self._waiting:
             event.set()
 
     async def each(self) -> AsyncIterator[None]:
-        """Yield after each request, endlessly; several at a time count once."""
+        """Yield after each request, endlessly; several pending requests count once."""
         event = asyncio.Event()
         self._waiting.add(event)
         try:
@@ -61,13 +61,14 @@ RELOADS = Reloads()
 async def changes(*paths: Path) -> AsyncIterator[None]:
     """Yield whenever the files and directories may have changed, endlessly.
 
-    That is after an event in a directory, or in the directory of a file (a rename over it, or a swapped symbolic link,
-    as in a Kubernetes ConfigMap), and every second: network file systems, and links whose target changes in place,
-    raise no events. Directories are watched, since a watch on a file would stay with the replaced one.
+    It yields after an event in a directory, or in the directory of a file (a rename over it, or a swapped symbolic
+    link, as in a Kubernetes ConfigMap). It also yields every second, because network file systems and links whose
+    target changes in place raise no events. Directories are watched because a watch on a file would stay with the
+    replaced one.
     """
-    from watchfiles import awatch  # noqa: PLC0415  not for a process that follows no file
+    from watchfiles import awatch  # noqa: PLC0415  only for processes that follow files
 
-    # Local and short; and abspath, unlike resolve, does not follow a link away from the directory that changes.
+    # abspath, unlike resolve, does not follow a link out of the directory that changes. These calls are short.
     directories = sorted({path if path.is_dir() else Path(os.path.abspath(path)).parent for path in paths})  # noqa: ASYNC240, PTH100
     while True:
         try:
@@ -90,9 +91,9 @@ async def changes(*paths: Path) -> AsyncIterator[None]:
 
 
 class FollowedFile(Generic[T]):
-    """The content of files, read again at `renew` if one of them changed. For any thread.
+    """The content of files, read again by `renew` if one of them changed. Thread-safe.
 
-    `read` raises OSError or ValueError for content that cannot be used: at the start, so does this class.
+    `read` raises OSError or ValueError for unusable content; so does the constructor.
     """
 
     def __init__(self, read: Callable[[], T], *paths: Path) -> None:
@@ -101,10 +102,10 @@ class FollowedFile(Generic[T]):
         self._lock = Lock()
         self._version = self._version_now()
         self.value = read()
-        """The content of the last good version."""
+        """Content of the last good version."""
 
     def renew(self, reject: Callable[[Exception], None]) -> bool:
-        """Return whether there is another value; `reject` is told once of a version that cannot be used."""
+        """Return whether the value changed; `reject` is called once for each unusable version."""
         with self._lock:
             version = self._version_now()
             if version == self._version:
@@ -119,7 +120,7 @@ class FollowedFile(Generic[T]):
             return is_new
 
     def _version_now(self) -> list[tuple[int, ...] | None]:
-        """Return what changes with each file; None for one that cannot be found."""
+        """Return the identity, time and size of each file; None for a missing file."""
         found: list[tuple[int, ...] | None] = []
         for path in self._paths:
             try:
@@ -132,18 +133,18 @@ class FollowedFile(Generic[T]):
 
 
 class ParsedFile(NamedTuple, Generic[T]):
-    """Valid content of a version of the file, and a sentence on each mistake in it."""
+    """Valid content of one version of a file, and a sentence for each mistake in it."""
 
     value: T
     size: int
-    """Number of its entries, for messages."""
+    """Number of entries, for messages."""
     problems: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
-    """Sentences on parts that have no effect and do no harm."""
+    """Sentences for parts without effect that do no harm."""
 
 
 Parse = Callable[[bytes, Path], ParsedFile[T]]
-"""Raises ValueError for a version that says nothing."""
+"""Raises ValueError for a version without any usable content."""
 
 
 class LastGoodFile(msgspec.Struct, Generic[T], frozen=True):
@@ -151,37 +152,37 @@ class LastGoodFile(msgspec.Struct, Generic[T], frozen=True):
 
     path: Path
     setting: str
-    """Parameter that names the file, for messages."""
+    """Name of the parameter with the file, for messages."""
     parse: Parse[T]
     limit_bytes: int = LIMIT_BYTES
     parsed: ParsedFile[T] | None = None
     """None before the first reading."""
     file: FileId | None = None
-    """The file at the last look."""
+    """Identity of the file at the last reading."""
     problems: tuple[InputProblem, ...] = ()
-    """Parts of the newest version that are not in effect, or the whole of it."""
+    """Problems of the newest version: parts, or the whole, that are not in effect."""
     rejected: int = 0
-    """Versions with mistakes since the start."""
+    """Number of versions with mistakes since the start."""
     seen: bytes = b""
     """Digest of the newest content, or the read error."""
     waiting: UnsettledVersion | None = None
-    """The newest content, where it waits for a second look."""
+    """The newest content if it must be read a second time before it takes effect."""
     effective: bytes = b""
     """Digest of the content in effect."""
 
     @classmethod
     def first(cls, path: str, setting: str, parse: Parse[T], limit_bytes: int = LIMIT_BYTES) -> "LastGoodFile[T]":
-        """Return the state after the first reading; raises ValueError for a file that says nothing."""
+        """Return the state after the first reading; raises ValueError for an unusable file."""
         state = cls(Path(path), setting, parse, limit_bytes).after(0.0)
         if state.parsed is None:
             raise ValueError(f"{setting}: {path!r}: {state.problems[0].reason}")
         return state
 
     def after(self, now: float) -> "LastGoodFile[T]":
-        """Return the state after a reading of the file at a time of a monotonic clock; this one if nothing changed.
+        """Read the file and return the next state, or this one if nothing changed; `now` is monotonic.
 
-        A version with mistakes takes effect, without them, only if there is no good one. One that may be half-written
-        waits for a second look.
+        A version with mistakes takes effect, without the wrong parts, only if there is no good version. A version that
+        may be half-written must be read a second time.
         """
         try:
             content = read_regular(self.path, self.limit_bytes)
@@ -194,7 +195,7 @@ class LastGoodFile(msgspec.Struct, Generic[T], frozen=True):
         try:
             parsed = self._parsed(content.data)
         except ValueError as error:
-            return following._rejected(str(error), seen)  # noqa: SLF001  of this class
+            return following._rejected(str(error), seen)  # noqa: SLF001  the same class
         before = None if seen == self.effective else self.parsed
         if before is not None and (
             reason := doubt(in_place=content.file == self.file, entries=parsed.size, entries_before=before.size)
@@ -209,13 +210,13 @@ class LastGoodFile(msgspec.Struct, Generic[T], frozen=True):
         )
 
     def _parsed(self, content: bytes) -> ParsedFile[T]:
-        """Return what takes effect of the content; raises ValueError."""
+        """Return the parsed content; raises ValueError if it cannot take effect."""
         if len(content) > self.limit_bytes:
             raise ValueError(f"has more than {self.limit_bytes} bytes: leave entries out")
         try:
             parsed = self.parse(content, self.path)
         except UnicodeDecodeError as error:
-            raise ValueError("it is no text in UTF-8: save it as that") from error
+            raise ValueError("it is not text in UTF-8: save it in that encoding") from error
         if parsed.problems and self.parsed is not None and not self.parsed.problems:
             raise ValueError("; ".join(parsed.problems))
         return parsed
@@ -231,5 +232,5 @@ class LastGoodFile(msgspec.Struct, Generic[T], frozen=True):
 
 
 def _reason(error: OSError) -> str:
-    said = error.strerror or str(error)
-    return f"cannot be read: {said}" + ("" if ":" in said else ": correct the path, or restore the file")
+    reason = error.strerror or str(error)
+    return f"cannot be read: {reason}" + ("" if ":" in reason else ": correct the path, or restore the file")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections of an HTTP server: why they are closed, their counts, and which one makes room for another."""
+"""Connections of an HTTP server: causes of their end, counts, and the choice of a connection to close."""
 
 import ssl
 from collections.abc import Awaitable, Callable
@@ -7,11 +7,11 @@ from enum import StrEnum
 from typing import Protocol, TypeAlias
 
 Contexts: TypeAlias = Callable[[], Awaitable[ssl.SSLContext]]
-"""Returns the TLS context of a connection that is accepted now."""
+"""Returns the TLS context of a new connection."""
 
 
 class Cut(StrEnum):
-    """Why the server closed a connection or refused a request."""
+    """Cause of a closed connection or a refused request."""
 
     MADE_ROOM = "made_room"
     NO_DESCRIPTOR = "no_descriptor"
@@ -27,13 +27,13 @@ class ConnectionCounts:
     """Counts the connections of one port. This base class counts nothing."""
 
     def opened(self) -> None:
-        """Count a connection."""
+        """Count a new connection."""
 
     def closed(self) -> None:
-        """Count its end."""
+        """Count the end of a connection."""
 
     def cut(self, cause: Cut) -> None:
-        """Count a connection that was closed, or a request that was refused."""
+        """Count a closed connection or a refused request by its cause."""
 
 
 class Closable(Protocol):
@@ -41,10 +41,10 @@ class Closable(Protocol):
     busy: bool
     """Whether a request is being answered."""
     since: float
-    """When a request last began or ended, or the connection was made; monotonic seconds."""
+    """Time at which the last request began or ended or, before any, the connection was made; monotonic seconds."""
 
     def abort(self) -> None:
-        """Close the connection at once."""
+        """Close the connection immediately."""
 
 
 class OpenConnections:
@@ -52,7 +52,7 @@ class OpenConnections:
 
     def __init__(self) -> None:
         self._by_host: dict[str, tuple[dict[Closable, None], dict[Closable, None]]] = {}
-        """For each host the idle connections, then the busy ones."""
+        """The idle and the busy connections of each host."""
         self.count = 0
 
     @property
@@ -60,12 +60,12 @@ class OpenConnections:
         return [each for kinds in self._by_host.values() for kind in kinds for each in kind]
 
     def add(self, connection: Closable) -> None:
-        """Add a connection that has just changed."""
+        """Add a connection after a change."""
         self._by_host.setdefault(connection.host, ({}, {}))[connection.busy][connection] = None
         self.count += 1
 
     def discard(self, connection: Closable) -> None:
-        """Remove a connection, if it is there. Call this before `busy` changes."""
+        """Remove a connection if it is registered. Call this before `busy` changes."""
         kinds = self._by_host.get(connection.host)
         if kinds is None or connection not in kinds[connection.busy]:
             return
@@ -75,7 +75,7 @@ class OpenConnections:
             del self._by_host[connection.host]
 
     def close_one(self) -> bool:
-        """Close the oldest connection of the host with most, idle before busy ones; return whether there was any."""
+        """Close the oldest connection of the host with the most, idle ones first; return whether there was any."""
         if not self._by_host:
             return False
         most = max(sum(map(len, kinds)) for kinds in self._by_host.values())

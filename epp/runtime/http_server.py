@@ -30,14 +30,14 @@ _FULL_SECONDS: Final = 0.001
 """Pause after each connection while the limit is reached, so that a flood takes little of the processor."""
 _DESCRIPTOR_SHARE: Final = 8
 _MOST_THREADS: Final = 3
-"""For slow answers: the metrics page, the state of health and a placement can be made at the same time."""
+"""Threads for slow responses: the metrics page, the health and a placement can be rendered concurrently."""
 _MOST_FIELDS: Final = 100
 _FIELD_BYTES: Final = 8190
 _PIECE_BYTES: Final = 64 * 1024
 
 _TEXT: Final = {"Content-Type": "text/plain; charset=utf-8"}
 _NO_LOG: Final = logging.getLogger("epp.http_server")
-"""A logger that is disabled: aiohttp would write a line for each request."""
+"""A disabled logger: aiohttp would log a line for each request."""
 _NO_LOG.disabled = True
 
 _log = structlog.get_logger()
@@ -50,7 +50,7 @@ class HttpLimits:
     """Limits that keep one client from blocking the others."""
 
     connections: int = 1024
-    """Open connections, an eighth of the descriptors at most; one more closes the oldest of the busiest host."""
+    """Most open connections, at most an eighth of the descriptors; one more closes the oldest of the busiest host."""
     request_seconds: float = 10.0
     """Time for the head of a request, from the start of the connection or the end of the previous response."""
     body_seconds: float = 5.0
@@ -60,7 +60,7 @@ class HttpLimits:
 
 
 class HttpServer:
-    """Listens from its construction, which raises OSError, until `close`."""
+    """Listens from its construction until `close`; the constructor raises OSError."""
 
     def __init__(
         self,
@@ -110,14 +110,14 @@ class HttpServer:
         assert server is not None  # noqa: S101  it is set up
         await self._accept(lambda: _Connection(server, self))
         await runner.cleanup()
-        for left in self.connections.all:  # those that did not end in time
+        for left in self.connections.all:  # connections that did not end in time
             left.abort()
         await asyncio.sleep(0)  # lets the transports close their sockets
 
     async def _accept(self, protocol: Factory) -> None:
-        """Accept connections until the end, one at a time, so that the limit on their number is exact.
+        """Accept connections until `close`, one at a time, so that the limit on their number is exact.
 
-        By the end, each accepted connection has its protocol.
+        On return, each accepted connection has its protocol.
         """
         stopping = self._loop.create_task(self._stop.wait())
         while not self._stop.is_set():
@@ -125,7 +125,7 @@ class HttpServer:
                 client, _ = self._listener.accept()
             except BlockingIOError:
                 await _readable(self._listener, stopping)
-            except OSError as error:  # usually the client has left
+            except OSError as error:  # usually because the client has left
                 out_of_descriptors = error.errno in NO_DESCRIPTOR
                 if out_of_descriptors:
                     self._make_room(Cut.NO_DESCRIPTOR)
@@ -144,7 +144,7 @@ class HttpServer:
         is_full = self.connections.count >= self.limits.connections
         if is_full:
             self._make_room(Cut.MADE_ROOM)
-        client.setblocking(False)  # noqa: FBT003  the socket API has it so
+        client.setblocking(False)  # noqa: FBT003  the socket API
         if self._tls is not None:
             self._begin_handshake(client, protocol, self._tls)
             return
@@ -182,7 +182,7 @@ class HttpServer:
 
 
 async def _readable(listener: socket.socket, stopping: asyncio.Future[Any]) -> None:
-    """Wait until a connection can be accepted, or until the end."""
+    """Wait until a connection can be accepted or the server closes."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[Any] = loop.create_future()
     loop.add_reader(listener, lambda: None if ready.done() else ready.set_result(None))
@@ -194,7 +194,7 @@ async def _readable(listener: socket.socket, stopping: asyncio.Future[Any]) -> N
 
 
 class _Connection(web.RequestHandler):
-    """One connection, with a time limit for what it waits for: a request, or the client that reads a response."""
+    """One connection, with time limits for receiving a request and for sending a response."""
 
     __slots__ = ("_awaited", "_connections", "_counts", "_socket", "_timer", "busy", "host", "limits", "since")
 
@@ -215,14 +215,14 @@ class _Connection(web.RequestHandler):
         self._socket: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._awaited = True
-        """Whether the head of a request is incomplete, as opposed to an idle connection between two requests."""
+        """Whether the head of a request is incomplete; False between two requests."""
         self.host = ""
         self.busy = False
         self.since = time.monotonic()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101  a TCP connection
-        transport.set_write_buffer_limits(high=0)  # a write then ends when the kernel has all of it
+        transport.set_write_buffer_limits(high=0)  # a write then ends when the kernel has all bytes
         peer = transport.get_extra_info("peername")
         self.host = peer[0] if peer else ""
         self._socket = transport
@@ -246,19 +246,19 @@ class _Connection(web.RequestHandler):
             self._socket.abort()
 
     def end(self, cause: Cut) -> None:
-        """Close the connection at once, and count why."""
+        """Close the connection immediately, and count the cause."""
         self._counts.cut(cause)
         self.abort()
 
     def begin(self) -> None:
-        """Note that a request is being answered."""
+        """Record that a request is being handled."""
         self._limit(None)
         self._change(busy=True)
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Send a response within its time, then wait for the next request."""
+        """Send a response within its time limit, then wait for the next request."""
         self._limit(self.limits.response_seconds)
         sent = await super().finish_response(request, resp, start_time)
         self._change(busy=False)
@@ -267,12 +267,12 @@ class _Connection(web.RequestHandler):
 
     def handle_error(
         self,
-        request: web.BaseRequest,  # noqa: ARG002  of the base class
+        request: web.BaseRequest,  # noqa: ARG002  required by the base class
         status: int = HTTPStatus.INTERNAL_SERVER_ERROR,
         exc: BaseException | None = None,  # noqa: ARG002
         message: str | None = None,  # noqa: ARG002
     ) -> web.StreamResponse:
-        """Answer what is not HTTP. Handlers answer their own failures."""
+        """Respond to invalid HTTP. Handlers respond to their own failures."""
         if status == HTTPStatus.BAD_REQUEST:
             self._counts.cut(Cut.BAD_REQUEST)
         refusal = response(b"bad request\n", _TEXT, HTTPStatus(status))
@@ -310,7 +310,7 @@ async def _mark_busy(request: web.Request, handler: Handler) -> web.StreamRespon
 
 
 class _Pieces(Payload):
-    """A body that connections share. A slow client has one piece of it in its buffer, not a copy of the whole."""
+    """A body shared by connections: a slow client has one piece in its buffer, not a copy of the whole body."""
 
     _value: bytes
 
@@ -322,7 +322,7 @@ class _Pieces(Payload):
         return self._value.decode(encoding, errors)
 
     async def write(self, writer: AbstractStreamWriter) -> None:
-        """Write the body as the client reads it."""
+        """Write the body in pieces, at the speed of the client."""
         view = memoryview(self._value)
         for start in range(0, len(view), _PIECE_BYTES):
             await writer.write(view[start : start + _PIECE_BYTES])
@@ -337,8 +337,8 @@ def response(body: bytes, headers: Mapping[str, str], status: HTTPStatus = HTTPS
 async def read_body(request: web.Request, most_bytes: int) -> bytes:
     """Return the body of a request.
 
-    Raises web.HTTPRequestEntityTooLarge for a larger body, and ConnectionError for one that does not come in time: its
-    connection is closed.
+    Raises web.HTTPRequestEntityTooLarge for a larger body. If the body does not arrive in time, closes the connection
+    and raises ConnectionError.
     """
     if (request.content_length or 0) > most_bytes:
         raise web.HTTPRequestEntityTooLarge(most_bytes, request.content_length or 0)
@@ -348,10 +348,10 @@ async def read_body(request: web.Request, most_bytes: int) -> bytes:
             return await request.clone(client_max_size=most_bytes).read()
     except TimeoutError:
         connection.end(Cut.REQUEST_TIMEOUT)
-        raise ConnectionResetError("the body did not come in time") from None
+        raise ConnectionResetError("the body did not arrive in time") from None
 
 
 def _connection_of(request: web.Request) -> _Connection:
     connection = request.protocol
-    assert isinstance(connection, _Connection)  # noqa: S101  the server makes no others
+    assert isinstance(connection, _Connection)  # noqa: S101  the server creates no others
     return connection

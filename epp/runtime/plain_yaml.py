@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Untrusted YAML as plain data, without input that would end the process; and entries of lists, each with its line."""
+"""Untrusted YAML as plain data, without input that could end the process; and entries of lists with their lines."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from typing import NamedTuple
 import yaml
 
 try:
-    from yaml import CSafeLoader as _Loader  # the other takes seconds for 1 MiB
+    from yaml import CSafeLoader as _Loader  # SafeLoader takes seconds for 1 MiB
 except ImportError:
     from yaml import SafeLoader as _Loader  # type: ignore[assignment]  # without libyaml
 
 
 class PlainLoader(_Loader):
-    """Leaves dates as strings, as Kubernetes does."""
+    """Loads dates as strings, like Kubernetes."""
 
 
 def _as_string(loader: PlainLoader, node: yaml.ScalarNode) -> object:
@@ -25,14 +25,14 @@ PlainLoader.add_constructor("tag:yaml.org,2002:timestamp", _as_string)
 
 _DEPTH_LIMIT = 16
 _MOST_ALIASED = 1_000_000
-"""Values that the aliases of a text may stand for, all together."""
+"""Most values that all aliases of a text together expand to."""
 
 
 def refuse_unsafe(text: str, depth_limit: int, *, keys_may_repeat: bool = False) -> None:
-    """Raise ValueError for text that cannot be loaded safely, or that would lose a part silently.
+    """Raise ValueError for text that cannot be loaded safely, or of which a part would be lost silently.
 
-    Refused are nesting deeper than the limit, because the loader recurses in C; aliases that expand to millions of
-    values; and duplicate keys of one mapping, unless keys may repeat.
+    It refuses nesting deeper than the limit, because the loader recurses in C; aliases that expand to millions of
+    values; and duplicate keys in a mapping, unless keys may repeat.
     """
     scan = _Scan(depth_limit, keys_may_repeat=keys_may_repeat)
     for event in yaml.parse(text, Loader=_Loader):
@@ -60,7 +60,7 @@ class _Scan:
         self._keys_may_repeat = keys_may_repeat
         self._open: list[_Open] = []
         self._parts_of: dict[str | None, int] = {}
-        """Values that an anchor stands for."""
+        """Number of values that an anchor expands to."""
         self._aliased = 0
 
     def take(self, event: yaml.Event) -> None:
@@ -82,19 +82,19 @@ class _Scan:
             parts = self._parts_of.get(event.anchor, 1)
             self._aliased += parts
             if self._aliased > _MOST_ALIASED:
-                raise ValueError(f"its aliases stand for more than {_MOST_ALIASED} values: write less")
+                raise ValueError(f"its aliases expand to more than {_MOST_ALIASED} values: write fewer")
             self._add(parts)
 
     def _scalar(self, event: yaml.ScalarEvent, within: _Open) -> None:
         if within.at_key and within.keys is not None and not self._keys_may_repeat:
             key = event.value, event.implicit
             if key in within.keys and event.value != "<<":
-                raise ValueError(f"key {event.value!r:.60} stands twice: remove one of them")
+                raise ValueError(f"key {event.value!r:.60} is repeated: remove one of them")
             within.keys.add(key)
         self._add(1)
 
     def _add(self, parts: int) -> None:
-        """Count a value in the collection around it, which then has another key, or the value of one."""
+        """Count values in the enclosing collection; in a mapping, keys and values alternate."""
         if self._open:
             within = self._open[-1]
             within.parts += parts
@@ -122,7 +122,7 @@ class Rows(NamedTuple):
 def read_rows(text: str, *, form: str, key: str = "", beside: BesideList | None = None) -> Rows:
     """Return the entries of a list, or of the list under a key of a mapping.
 
-    Raises ValueError with the line, and `form` as the remedy, for a text without such a list.
+    Raises ValueError with the line and the remedy `form` for a text without such a list.
     """
     try:
         refuse_unsafe(text, _DEPTH_LIMIT)
@@ -136,7 +136,7 @@ def read_rows(text: str, *, form: str, key: str = "", beside: BesideList | None 
         problems.extend(_beside(root, data, key, beside))
         root, data = next(((node, data[key]) for name, node in root.value if name.value == key), (root, None))
     if not isinstance(root, yaml.SequenceNode) or not isinstance(data, list):
-        raise ValueError(f"line {_line(root)}: there is no list: {form}")  # noqa: TRY004  of a file
+        raise ValueError(f"line {_line(root)}: there is no list: {form}")  # noqa: TRY004  an error in a file
     rows = []
     for node, entry in zip(root.value, data, strict=True):
         if isinstance(entry, dict):

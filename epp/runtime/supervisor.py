@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process and its background tasks: what holds the event loop, descriptors, garbage, tasks that are restarted."""
+"""The process and its background tasks: limits of descriptors, garbage collection, and restarts of failed tasks."""
 
 import asyncio
 import contextlib
@@ -14,29 +14,29 @@ from typing import Any
 import structlog
 
 _RESERVE = 256
-"""For connections of gateways and scrapers, and for files; half of a limit that is lower than twice that."""
+"""Descriptors for connections of gateways and scrapers and for files; at most half of the limit."""
 _BRIEF_SHARE = 8
 _OWN = 32
-"""Listeners, pipes and the like that a picker opens at its start."""
+"""Descriptors that a picker opens at its start, for listeners and pipes."""
 NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
-"""Error numbers for no descriptor left."""
+"""Error numbers for a lack of descriptors."""
 _YOUNG = 4_000
-"""Net new objects between two collections; Python has 700. Requests leave no cycles."""
+"""Net new objects between two collections; Python's default is 700. Requests leave no cycles."""
 _MIDDLE = 1
-"""Collections of the young generation before one of the middle generation; Python has 10. One of the middle generation
-visits 12,000 objects in 2 or 3 ms; after a change of pool or configuration, all of them may stay."""
+"""Collections of the young generation before one of the middle generation; Python's default is 10. One of the middle
+generation visits 12,000 objects in 2 or 3 ms; after a change of pool or configuration, all of them may survive."""
 _FULL = 250
-"""Collections of the middle generation between two full ones; Python has 10."""
+"""Collections of the middle generation between two full ones; Python's default is 10."""
 _NEVER = 2**31 - 1
 _SWEEP_SECONDS = 0.004
-"""Work on lasting objects, such as joining endpoints, between two sweeps: some 10,000 objects."""
-_LOOK_SECONDS = 5.0
+"""Work on lasting objects, such as joining endpoints, between two sweeps: about 10,000 objects."""
+_CHECK_SECONDS = 5.0
 _FULL_SECONDS = 0.005
-"""Time that a full collection may take as it becomes due; twice as much where it has been due for twice as long."""
+"""Allowed time of a full collection when it becomes due; the allowance grows while the collection is due."""
 _SECONDS_PER_BLOCK = 3e-7
-"""Time of a full collection for each small block of memory in use: a guess, before the first one."""
+"""Estimated time of a full collection for each small block of memory in use, until the first collection."""
 _FEW_BLOCKS = 10_000
-"""Too few blocks for a measurement."""
+"""Number of blocks up to which a measurement is unreliable."""
 _FIRST_DELAY_SECONDS = 0.1
 _LONGEST_DELAY_SECONDS = 30.0
 _RECOVERED_SECONDS = 10.0
@@ -56,7 +56,7 @@ def raise_limit() -> None:
 
 
 def limit() -> int | None:
-    """Return how many descriptors this process may have; None for no limit."""
+    """Return the limit of descriptors of this process; None for no limit."""
     if sys.platform == "win32":
         return None
     import resource  # noqa: PLC0415  not available on Windows
@@ -66,29 +66,29 @@ def limit() -> int | None:
 
 
 def within_limit(connections: int, share: int) -> int:
-    """Return the connection limit of a port: `connections`, at most one in `share` of all descriptors."""
+    """Return the connection limit of a port: `connections`, but at most one `share`-th of the descriptors."""
     most = limit()
     return connections if most is None else max(min(connections, most // share), 1)
 
 
 def shortage(connections: int) -> str | None:
-    """Return a warning if the limit is too low for that many polling connections; None if it suffices."""
+    """Return a warning if the limit is too low for this number of polling connections; None if it suffices."""
     most, bound = limit(), polling_bound(kept=True)
     if most is None or bound is None or connections <= bound - _OWN:
         return None
     remedy = connections + _RESERVE + _RESERVE // _BRIEF_SHARE + _OWN
     return (
-        f"polling needs {connections} connections, the limit of {most} file descriptors leaves {max(bound - _OWN, 0)}, "
-        f"with {_reserve(most)} kept for listeners and files: the other endpoints are polled less "
-        f"often; raise the limit to {remedy} or more (ulimit -n, LimitNOFILE of a systemd unit)"
+        f"polling needs {connections} connections, but the limit of {most} file descriptors leaves "
+        f"{max(bound - _OWN, 0)}, with {_reserve(most)} kept for listeners and files: the other endpoints are polled "
+        f"less often; raise the limit to {remedy} or more (ulimit -n, LimitNOFILE of a systemd unit)"
     )
 
 
 def polling_bound(*, kept: bool) -> int | None:
-    """Return the number that the descriptors of polling stay below; None for no limit.
+    """Return the upper bound (exclusive) of the descriptor numbers for polling; None for no limit.
 
-    A new descriptor has the lowest number that is free, so all from the bound on are left to others. The bound is lower
-    for connections that are `kept`; the remaining endpoints share the rest.
+    A new descriptor gets the lowest free number, so the numbers from the bound on stay free for other uses. The bound
+    is lower for connections that are `kept`; the remaining endpoints share the rest.
     """
     most = limit()
     if most is None:
@@ -112,25 +112,25 @@ def collect_rarely() -> None:
 
 
 def freeze() -> None:
-    """Exclude all present objects from collections permanently: call it once, at the start."""
+    """Exclude all current objects from collections permanently: call it once, at the start."""
     gc.collect()
     gc.freeze()
 
 
 class Sweeps:
-    """Collections of the middle generation between stretches of long work, so that none of them takes long.
+    """Collections of the middle generation between parts of long work, so that each collection is short.
 
-    Python collects when the number of objects has grown. If endpoints replace others, it does not grow: the objects of
-    a thousand endpoints are then young, and one collection takes 50 ms.
+    Python collects when the number of objects has grown. While endpoints replace others, it does not grow: the objects
+    of a thousand endpoints are then young, and one collection takes 50 ms.
     """
 
     def __init__(self) -> None:
         self._worked_seconds = 0.0
         self.count = 0
-        """Since the last full collection."""
+        """Number of sweeps since the last full collection."""
 
     def is_due(self, worked_seconds: float) -> bool:
-        """Note a stretch of work; return whether there was enough since the last sweep."""
+        """Add the time of a part of the work; return whether a sweep is due."""
         self._worked_seconds += worked_seconds
         return self._worked_seconds >= _SWEEP_SECONDS
 
@@ -142,27 +142,27 @@ class Sweeps:
 
 
 SWEEPS = Sweeps()
-"""One for the process, because garbage collection is."""
+"""The sweeps of the process; garbage collection is per process."""
 
 
 class FullCollections:
-    """Decides when to collect all objects: soon if they are few, later if they are many.
+    """Full collections of garbage, at a time when they are short.
 
     100,000 waiting requests are two million objects, and a full collection takes a second. Long-lived cycles, such as a
-    former configuration, are rare and can wait for a quiet moment.
+    replaced configuration, are rare and can wait for a quiet moment.
     """
 
     def __init__(self, sweeps: Sweeps = SWEEPS) -> None:
         self._sweeps = sweeps
         self._base = sys.getallocatedblocks()
-        """Blocks that are frozen or lasting."""
+        """Number of frozen or lasting blocks."""
         self._seconds_per_block = _SECONDS_PER_BLOCK
         self._count = 0
 
-    def look(self) -> bool:
-        """Collect if it is time; return whether that was done."""
+    def check(self) -> bool:
+        """Collect if a collection is due and short enough; return whether it was done."""
         total = gc.get_count()[2]
-        if total < self._count:  # `freeze` has collected since
+        if total < self._count:  # `freeze` has collected since the last check
             self._base, self._sweeps.count = sys.getallocatedblocks(), 0
         self._count = total
         count = total - self._sweeps.count
@@ -178,7 +178,7 @@ class FullCollections:
 
     @property
     def expected_seconds(self) -> float:
-        """CPU time that a full collection would take now."""
+        """Estimated CPU time of a full collection now."""
         return self._blocks * self._seconds_per_block
 
     @property
@@ -190,8 +190,8 @@ async def collect_in_quiet_moments() -> None:
     """Do all full collections of the process, until cancelled."""
     collections = FullCollections()
     while True:
-        await asyncio.sleep(_LOOK_SECONDS)
-        collections.look()
+        await asyncio.sleep(_CHECK_SECONDS)
+        collections.check()
 
 
 class TaskObserver:
@@ -210,10 +210,10 @@ class Supervisor:
         self._observer = observer or TaskObserver()
         self.tasks: set[asyncio.Task[None]] = set()
         self.failing: dict[str, str] = {}
-        """The last error of each task that failed and has not run for a while without failing, by the task's name."""
+        """Last error of each failing task by name, until the task has run for a while without an error."""
 
     def start(self, kind: str, work: Callable[[], Awaitable[None]], *, name: str = "") -> asyncio.Task[None]:
-        """Run `work` until it returns or the task is cancelled; `kind` is a label of metrics, `name` is unique."""
+        """Run `work` until it returns or the task is cancelled; `kind` is a metric label, `name` is unique."""
         task = asyncio.create_task(self._keep(kind, name or kind, work), name=name or kind)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
@@ -236,7 +236,7 @@ class Supervisor:
                     self._observer.task_failed(kind, error)
                     if loop.time() - started > _RECOVERED_SECONDS:
                         delay = _FIRST_DELAY_SECONDS
-                    if task is not None and task.cancelling():  # it failed as it cleaned up, and is awaited
+                    if task is not None and task.cancelling():  # it failed in its clean-up, and is awaited
                         _log.error("background task failed as it ended", task=name, exc_info=error)
                         return
                     _log.error("background task failed", task=name, restart_seconds=delay, exc_info=error)
@@ -251,7 +251,7 @@ class Supervisor:
 
 
 async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait for their end, whatever they raise."""
+    """Cancel tasks and wait for their end; their exceptions are ignored."""
     tasks = tuple(tasks)
     for task in tasks:
         task.cancel()
@@ -259,9 +259,9 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 async def first_of(*waits: Coroutine[Any, Any, object], most_seconds: float | None = None) -> bool:
-    """Wait until one of them ends or the time is up, then cancel the others; return whether the first one ended.
+    """Wait until one of the coroutines ends or the time is up, then cancel the rest; return whether the first ended.
 
-    Raises the exception of one that fails.
+    Raises the exception of a coroutine that fails.
     """
     tasks = [asyncio.create_task(each) for each in waits]
     try:

@@ -253,6 +253,6 @@ def test_password_in_the_address_is_not_shown():
     settings = SharingSettings(address="redis://me:s3cret@store:7000/2")
     stream = SharedStream(Picker(SystemClock()).exchange, settings, "pool", SystemClock())
     assert stream.health["server"] == "redis://store:7000/2"
-    with pytest.raises(ValueError, match="--shared-state is no address") as found:
+    with pytest.raises(ValueError, match="--shared-state is not an address") as found:
         SharingSettings(address="http://me:s3cret@store")
     assert "s3cret" not in str(found.value)

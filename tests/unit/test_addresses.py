@@ -43,11 +43,11 @@ def test_host_is_an_address_or_a_name(text, host):
         ("a:http", "'http' is not a port"),
         ("a:-1", "'-1' is not a port"),
         ("a:", "'' is not a port"),
-        ("10.0.0.256:1", "'10.0.0.256' is no IPv4 address, IPv6 address or host name"),
-        ("http://a:1", "'http://a' is no IPv4 address, IPv6 address or host name: write one, without scheme or port"),
-        ("x::1", "'x:' is no IPv4 address"),
-        ("a b:1", "'a b' is no IPv4 address"),
-        (f"{'a' * 64}:1", "is no IPv4 address"),
+        ("10.0.0.256:1", "'10.0.0.256' is not an IP address or a host name"),
+        ("http://a:1", "'http://a' is not an IP address or a host name: write one, without scheme or port"),
+        ("x::1", "'x:' is not an IP address"),
+        ("a b:1", "'a b' is not an IP address"),
+        (f"{'a' * 64}:1", "is not an IP address"),
     ],
 )
 def test_other_text_is_refused_with_the_remedy(text, problem):

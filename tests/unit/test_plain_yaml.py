@@ -13,10 +13,10 @@ DOUBLED = "a: &a0 [x]\n" + "".join(f"b{i}: &a{i + 1} [*a{i}, *a{i}]\n" for i in 
     ("text", "problem"),
     [
         ("[" * 17, "line 1: nested more than 16 deep"),
-        ("a:\n" * 3 + "  b: 1\n", "line 2: key 'a' stands twice: remove one of them"),
-        ("- {x: 1}\n- {x: 1, y: {x: 2}, x: 3}\n", "line 2: key 'x' stands twice"),
-        ("a: {b: {c: 1}, d: [1, {e: 2}]}\nf: 1\na: 2\n", "line 3: key 'a' stands twice"),
-        (DOUBLED, r"line \d+: its aliases stand for more than 1000000 values: write less"),
+        ("a:\n" * 3 + "  b: 1\n", "line 2: key 'a' is repeated: remove one of them"),
+        ("- {x: 1}\n- {x: 1, y: {x: 2}, x: 3}\n", "line 2: key 'x' is repeated"),
+        ("a: {b: {c: 1}, d: [1, {e: 2}]}\nf: 1\na: 2\n", "line 3: key 'a' is repeated"),
+        (DOUBLED, r"line \d+: its aliases expand to more than 1000000 values: write fewer"),
     ],
 )
 def test_unsafe_text_is_refused_with_its_line(text, problem):

@@ -103,20 +103,20 @@ def live_for_long(count):
     gc.collect(1)
 
 live_for_long(1000)
-assert not full.look(), "it is not due"
+assert not full.check(), "it is not due"
 waiting = []
 while gc.get_count()[2] < 250:
     waiting.append([[], []])
 assert not ended, "Python itself does none"
 assert full.expected_seconds > 0.1, full.expected_seconds
-assert not full.look(), "it would look at half a million objects that wait"
+assert not full.check(), "it would look at half a million objects that wait"
 waiting.clear()
 assert full.expected_seconds < 0.005, full.expected_seconds
 gc.set_debug(gc.DEBUG_SAVEALL)
-assert full.look(), "it is quiet now"
+assert full.check(), "it is quiet now"
 assert len(ended) == 2  # a beginning and an end
 assert sum(type(found) is list and len(found) == 11 for found in gc.garbage) == 1000
-assert not full.look()
+assert not full.check()
 """
 
 
@@ -131,7 +131,7 @@ process.collect_rarely()
 full = process.FullCollections()
 waiting = [[] for _ in range(200_000)]
 looks = 0
-while not full.look():
+while not full.check():
     looks += 1
     for _ in range(50):  # of collections of the middle generation
         gc.collect(1)
@@ -173,10 +173,10 @@ assert sweeps.count == 15
 pool.clear()
 for _ in range(300):
     sweeps.sweep()
-assert not full.look(), "sweeps are no reason for a full one"
+assert not full.check(), "sweeps are no reason for a full one"
 for _ in range(250):
     gc.collect(1)
-assert full.look()
+assert full.check()
 assert sweeps.count == 0
 """
 

@@ -69,7 +69,7 @@ GOOD = "- {name: a, address: 10.0.0.1, port: 8000}\n"
         ("- {name: b, address: 10.0.0.2, port: http}", "port: 'http' is not a port"),
         ("- {name: b, address: 10.0.0.2, port: true}", "port: True is not a port"),
         ("- {name: b, address: 10.0.0.2, port: 1.5}", "port: 1.5 is not a port"),
-        ("- name: b\n  address: 10.0.0.2:80\n  port: 80", r"\(line 4\): address: '10.0.0.2:80' is no IPv4 address"),
+        ("- name: b\n  address: 10.0.0.2:80\n  port: 80", r"\(line 4\): address: '10.0.0.2:80' is not an IP address"),
         ("- {name: b, address: '[::1]', port: 80}", r"address: '\[::1\]' has brackets: write ::1"),
         ("- {name: b, address: 10.1, port: 80}", "address is 10.1; write it in quotes"),
         ("- {name: 7, address: 10.0.0.2, port: 80}", "name is 7; write it in quotes"),

@@ -52,7 +52,7 @@ async def test_taken_address_is_told_from_one_of_another_machine(transport):
     with listening(socket.AF_INET, "127.0.0.1") as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         await refused(address, transport, f"^cannot listen on {address}: the address is taken by another")
-    await refused("192.0.2.1:9002", transport, r"^cannot listen on 192\.0\.2\.1:9002: this machine has no such address")
+    await refused("192.0.2.1:9002", transport, r"^cannot listen on 192\.0\.2\.1:9002: this machine does not have")
 
 
 async def test_wildcard_reaches_both_families(transport):

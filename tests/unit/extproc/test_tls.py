@@ -76,7 +76,7 @@ async def test_without_reload_the_pair_changes_only_at_a_reload_that_an_operator
     rewrite(tmp_path / "tls.key", key, second=1)
     rewrite(tmp_path / "tls.crt", certificate, second=1)
     assert await contexts() is first
-    RELOADS.ask()
+    RELOADS.request()
     assert await contexts() is not first
 
 

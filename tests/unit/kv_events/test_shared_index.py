@@ -40,7 +40,7 @@ def test_address_may_have_each_form_of_llm_d_and_is_named_without_its_password(a
 
 @pytest.mark.parametrize("address", ["http://index", "redis://u:pa/ss@index"])
 def test_invalid_address_is_refused_without_being_repeated(address):
-    with pytest.raises(ConfigurationError, match="is no address; write redis://host:6379/0") as found:
+    with pytest.raises(ConfigurationError, match="is not an address; write redis://host:6379/0") as found:
         build(**sharing(address))
     assert "pa/ss" not in str(found.value)
 

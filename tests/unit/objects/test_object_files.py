@@ -59,7 +59,7 @@ def test_key_that_stands_twice_is_named_in_yaml_and_json(tmp_path):
     (tmp_path / "a.yaml").write_text("kind: Pod\nmetadata: {name: a,\n  name: b}\n")
     (tmp_path / "b.json").write_text('{"kind": "Pod", "metadata": {"name": "a", "x": 1, "name": "b"}}')
     found = read(tmp_path)
-    assert "line 3: key 'name' stands twice: remove one of them" in found["a.yaml"]
+    assert "line 3: key 'name' is repeated: remove one of them" in found["a.yaml"]
     assert "key 'name' occurs twice in one object: remove one of them" in found["b.json"]
 
 

@@ -73,13 +73,13 @@ def test_environment_supplies_what_the_address_does_not_say(text, user, password
     ],
 )
 def test_other_texts_are_refused_without_being_shown(text):
-    with pytest.raises(ValueError, match=r"^--shared-state is no address; write redis://host:6379/0, or redis\+sent"):
+    with pytest.raises(ValueError, match=r"^--shared-state is not an address; write redis://host:6379/0"):
         RedisAddress(text).connection({})
 
 
 @pytest.mark.parametrize("scheme", ["redis+cluster", "rediss+cluster", "valkey+cluster"])
 def test_cluster_is_refused_with_what_to_write_instead(scheme):
-    with pytest.raises(ValueError, match=r"a cluster cannot be used; write redis://host:6379/0 for one server, or"):
+    with pytest.raises(ValueError, match=r"clusters are not supported; write redis://host:6379/0 for one server, or"):
         RedisAddress(f"{scheme}://me:s3cret@one:6379,two:6379").connection({})
 
 
