@@ -26,8 +26,8 @@ _REMEDIES: Final = {
 class PendingStreams(Capacity):
     """Streams with an incomplete request, by gateway, the longest idle first.
 
-    A new stream without room evicts the longest idle stream if that is idle for a second. Otherwise, if its gateway
-    holds less than its share, it evicts the longest idle stream of the gateway that holds most.
+    If there is no room, a new stream evicts the longest idle stream if that has been idle for a second. Otherwise, if
+    its gateway has less than its share, it evicts the longest idle stream of the gateway with the most streams.
     """
 
     def __init__(self, name: str, limit: int, refused: Callable[[Capacity], None]) -> None:
@@ -81,14 +81,14 @@ class Budgets:
     def __init__(self, settings: BudgetSettings) -> None:
         self._warnings = RateLimitedLog()
         self.settings = settings
-        # With more than half, new connections would find no descriptor before an idle connection is closed.
+        # With more than half, descriptors would run out before idle connections are closed for new ones.
         self.connections = Capacity("connections", within_limit(settings.max_connections, 2), self._warn)
         self.streams = Capacity("streams", settings.max_streams, self._warn)
         self.pending = PendingStreams("pending_streams", settings.max_pending_streams, self._warn)
         self.gathered = BufferedBytes("gathered_bytes", settings.gathered_bytes, self._warn)
         limit = settings.max_streams
         self.most_streams = limit + max(limit // _EXTRA_STREAMS, 1)
-        """At this number of streams, new ones get no session, not even for a refusal."""
+        """Number of streams from which new ones get no session, not even for a refusal."""
         self.timeouts = 0
         """Requests that timed out before their body was complete."""
 
@@ -112,7 +112,7 @@ class Claim:
     __slots__ = ("_budgets", "_gateway", "_is_pending", "_new_bytes", "account", "evicted", "lack")
 
     def __init__(self, budgets: Budgets, account: Account, gateway: str = "") -> None:
-        """Count a stream of the host `gateway`; above a limit it is counted too, and `lack` names the budget."""
+        """Count a stream of the host `gateway`, even above a limit; `lack` is then the exhausted budget."""
         self._budgets = budgets
         self._gateway = gateway
         self._new_bytes = 0

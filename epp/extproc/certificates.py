@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys and certificates in PEM: checked, dated, and made.
+"""Keys and certificates in PEM: validation, expiry, and self-signed pairs.
 
-The only module that imports cryptography, which takes 10 MB. Run as a module, it prints a new key and its certificate.
+This is the only module that imports cryptography, which takes 10 MB. As a script, it prints a new key and certificate.
 """
 
 import datetime as dt
@@ -21,12 +21,12 @@ def check_pair(key: bytes, certificate: bytes) -> None:
     try:
         private = serialization.load_pem_private_key(key, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ValueError("tls.key holds no unencrypted private key in PEM") from error
+        raise ValueError("tls.key has no unencrypted private key in PEM") from error
     try:
         chain = x509.load_pem_x509_certificates(certificate)
         public = chain[0].public_key()
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise ValueError("tls.crt holds no certificate in PEM") from error
+        raise ValueError("tls.crt has no certificate in PEM") from error
     if certificate.count(_BEGIN) != len(chain):
         raise ValueError("tls.crt ends within a certificate: write the whole file")
     if public != private.public_key():
@@ -34,7 +34,7 @@ def check_pair(key: bytes, certificate: bytes) -> None:
 
 
 def expiry(certificate: bytes) -> str:
-    """Return when the first certificate expires, in UTC."""
+    """Return the time in UTC at which the first certificate expires."""
     leaf, *_ = x509.load_pem_x509_certificates(certificate)
     return leaf.not_valid_after_utc.isoformat()
 

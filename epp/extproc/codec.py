@@ -96,7 +96,7 @@ def decode(message: bytes) -> ProcessingRequest | RequestPiece:
                 return piece
         return ProcessingRequest.FromString(message)
     except DecodeError as error:
-        problem = f"a message of {len(message)} bytes that is no ProcessingRequest"
+        problem = f"a message of {len(message)} bytes is not a ProcessingRequest"
         raise ProtocolError(problem, Fault.UNDECODABLE) from error
 
 

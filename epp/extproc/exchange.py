@@ -16,26 +16,26 @@ from epp.routing.director.observers import RequestTracer
 
 _CONCLUSIVE_EXCHANGES = 10
 Answer: TypeAlias = bytes | PendingRequest
-"""A serialised ProcessingResponse, or a held request: the carrier settles it before it asks for the next answer."""
+"""A serialised ProcessingResponse, or a pending request, which the carrier must settle before the next answer."""
 
 
 class BodyMode(IntEnum):
-    """Envoy's own names and numbers."""
+    """Form in which a gateway shows a body; the names and numbers are Envoy's."""
 
     NONE = 0
     """The body is not shown."""
     STREAMED = 1
-    """Piece by piece, each one answered; the headers are forwarded before the first piece."""
+    """Pieces, each with an answer; the headers are forwarded before the first piece."""
     BUFFERED = 2
-    """Whole, while the headers wait for the answer."""
+    """The whole body; the headers wait for the answer."""
     BUFFERED_PARTIAL = 3
     """Like BUFFERED up to the gateway's buffer limit; the rest is not shown."""
     FULL_DUPLEX_STREAMED = 4
-    """Piece by piece, answered at any time; the headers wait for their own answer."""
+    """Pieces with answers at any time; the headers wait for their own answer."""
 
 
 class Modes(NamedTuple):
-    """Modes stated in the first message of a stream; None where not stated."""
+    """Modes stated in the first message of a stream; None if not stated."""
 
     request: BodyMode | None = None
     response: BodyMode | None = None
@@ -54,9 +54,9 @@ class GatewayTraits:
         """Host in gRPC's format: `ipv4:10.0.0.1`."""
         self._exchanges_without_headers: int | None = 0  # None once the behaviour is known
         self.streams_body_unprompted = False
-        """Whether it sent a body before an answer to the headers: such a gateway never waits for that answer."""
+        """Whether the gateway sent a body before an answer to the headers; then it never waits for that answer."""
         self.shows_response_headers = False
-        """Whether it has shown the headers of any response; before, responses may pass unseen."""
+        """Whether the gateway has shown the headers of a response; if not, responses may pass unseen."""
 
     def end_of_exchange(self, *, headers_shown: bool) -> bool:
         """Count an exchange that ended; return True once, after ten exchanges without response headers.
@@ -92,7 +92,7 @@ def _mode(number: int, side: str) -> BodyMode:
 IN_PLACE = (BodyMode.STREAMED, BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 """Modes in which each piece of a response gets one answer, which may replace it."""
 _FIXED = (None, BodyMode.FULL_DUPLEX_STREAMED)
-"""With these modes, no other mode can be requested."""
+"""Modes that cannot be changed by a request."""
 
 
 def response_mode(modes: Modes, *, needed: bool, read: bool) -> BodyMode | None:
@@ -108,7 +108,7 @@ class Fault(StrEnum):
     """Kinds of protocol errors."""
 
     UNDECODABLE = "undecodable"
-    """A message that is no ProcessingRequest."""
+    """A message that is not a ProcessingRequest."""
     OUT_OF_ORDER = "out-of-order"
     """A part of an exchange that is not allowed now."""
     UNKNOWN_PART = "unknown-part"
@@ -136,10 +136,10 @@ class Faults:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter({fault.value: 0 for fault in Fault})
-        """Errors by kind, those of 0 included; may be read in any thread."""
+        """Number of errors of each kind; may be read in any thread."""
         self._warnings = RateLimitedLog()
 
-    def note(self, error: ProtocolError, peer: str) -> None:
+    def record(self, error: ProtocolError, peer: str) -> None:
         """Count an error, and log that it ended the stream of a gateway."""
         fault = error.fault.value
         self.counts[fault] += 1
@@ -152,7 +152,7 @@ class ExchangeSettings(ResponseSettings):
     """Settings of the operator."""
 
     emit_scores: bool = False
-    """Whether the gateway is told the score of each candidate."""
+    """Whether the gateway gets the score of each candidate as metadata."""
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     """A larger request body is refused with 413."""
     ignored_headers: IgnoredHeaders | None = None
@@ -166,17 +166,17 @@ class NotReadyError(Exception):
 
 
 class Progress(Enum):
-    """Progress of the request, or of the response, in the words of errors.
+    """Progress of the request or of the response; the values are parts of error messages.
 
     A response may start before its request has ended.
     """
 
-    EXPECTED = "its headers have not come"
-    BODY = "its headers have come already"
-    ENDED = "it has ended already"
+    EXPECTED = "the headers have not arrived"
+    BODY = "the headers have already arrived"
+    ENDED = "it has already ended"
 
 
 def expect(kind: str, progress: Progress, *wanted: Progress) -> None:
-    """Raise ProtocolError unless a message of this kind may come now."""
+    """Raise ProtocolError unless a message of this kind is allowed now."""
     if progress not in wanted:
         raise ProtocolError(f"unexpected {kind}: {progress.value}")

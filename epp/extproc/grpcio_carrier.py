@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ext_proc and health services over grpcio: binding, TLS, and the calls of our own HTTP/2 server."""
+"""The ext_proc and health services over grpcio: binding, TLS, and the same calls as on our own HTTP/2 server."""
 
 import asyncio
 import math
@@ -34,7 +34,7 @@ def _bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredent
     """
     place = None if address.startswith("unix:") else parse_host_port(address, min_port=0)
     try:
-        if place is not None:  # gRPC gives no reason, and listens on IPv4 only if another program has the port on IPv6
+        if place is not None:  # gRPC reports no reason, and falls back to IPv4 if the port is taken on IPv6
             listener(place.host, place.port).close()
         if credentials is None:
             port = server.add_insecure_port(address)
@@ -117,7 +117,7 @@ def _credentials(settings: ServerSettings) -> grpc.ServerCredentials:
     """
     if settings.tls_min_version is not TlsVersion.TLS_1_2 or settings.tls_ciphers:
         raise ConfigurationError(
-            "--transport grpcio has no minimum version of TLS but 1.2, and no choice of cipher suites: leave "
+            "--transport grpcio only supports TLS 1.2 as minimum version, and no choice of cipher suites: leave "
             "--tls-min-version and --tls-cipher-suites out, or use --transport asyncio"
         )
     if settings.cert_path is None:

@@ -15,9 +15,9 @@ from epp.framework import headers as known
 from epp.routing.director import Subset
 
 MOST_FIELDS = 1000
-"""Header fields of one message that are read; Envoy's `max_headers_count` is 100 by default."""
+"""Most header fields of one message; Envoy's `max_headers_count` is 100 by default."""
 MOST_BYTES = 256 * 1024
-"""Of all header fields of one message; Envoy's `max_request_headers_kb` is 60 by default."""
+"""Most bytes of all header fields of one message; Envoy's `max_request_headers_kb` is 60 by default."""
 _SHORT_BYTES = 4096
 Network: TypeAlias = IPv4Network | IPv6Network
 ALL = "all"
@@ -56,14 +56,14 @@ def are_too_large(headers: HeaderMap) -> bool:
 
 
 def read_first(headers: HeaderMap) -> Headers:
-    """Return those of the first 1,000 fields that have at most 4 KiB each."""
+    """Return the first 1,000 fields, without those larger than 4 KiB."""
     first = headers.headers[:MOST_FIELDS]
     short = [field for field in first if len(field.key) + len(field.raw_value) + len(field.value) <= _SHORT_BYTES]
     return read_headers(HeaderMap(headers=short))
 
 
 def read_subset(metadata: Metadata) -> Subset | None:
-    """Return the subset hint, a list or a comma-separated string; None without a hint."""
+    """Return the subset hint (a list or a comma-separated string in the metadata), or None."""
     namespace = metadata.filter_metadata
     if known.SUBSET_NAMESPACE not in namespace:
         return None
@@ -92,7 +92,7 @@ class Group:
     names: tuple[str, ...]
     """Names as in `epp.framework.headers`; one that ends in `-` is a prefix."""
     power: str
-    """The influence that a client has by them."""
+    """Influence that the headers give to a client."""
 
 
 GROUPS: Mapping[str, Group] = {
@@ -113,30 +113,28 @@ GROUPS: Mapping[str, Group] = {
     ),
     "session": Group(
         (known.SESSION_ID, *known.AGENT_SESSIONS, known.SESSION_TOKEN),
-        "Stay at one endpoint, of its own choice with a token; with `agent-identity`, queue as any flow. Only where "
+        "Stay at one endpoint, which a client with a token chooses; with `agent-identity`, queue as any flow. Only if "
         "plugins read sessions.",
     ),
     "slo": Group(
-        (*known.SLO_TTFT_MS, *known.SLO_TPOT_MS), "Ask for endpoints that are fast enough, where plugins read targets."
+        (*known.SLO_TTFT_MS, *known.SLO_TPOT_MS), "Request endpoints that are fast enough, if plugins read targets."
     ),
     "accelerator": Group(
         (known.ACCELERATOR_PREFIX,),
-        "Choose the hardware, where `allowRequestOverrides` of `accelerator-selection-producer` allows it, within the "
-        "bounds of the configuration and of objects.",
+        "Choose the hardware within the bounds of the configuration and of objects, if `allowRequestOverrides` of "
+        "`accelerator-selection-producer` allows it.",
     ),
-    "profile": Group(
-        (known.PROFILE.lower(),), "Choose among the profiles of `header-profile-handler`, where it is used."
-    ),
+    "profile": Group((known.PROFILE.lower(),), "Choose among the profiles of `header-profile-handler`, if it is used."),
     "video": Group(
         (known.VIDEO_FPS, known.VIDEO_DURATION, known.VIDEO_RESOLUTION),
-        "Make its videos count for fewer tokens than they have.",
+        "Make videos count for fewer tokens than they have.",
     ),
     "prefer": Group(
         (known.PREFER,), "Get 412 unless an endpoint holds its KV cache, and so find out the prompts of others."
     ),
     "attempt-count": Group(
         (known.ATTEMPT_COUNT,),
-        "End an unanswered request of the same id, path, flow, model and prompt with 503. If it is ignored, a second "
+        "End an unanswered request with the same id, path, flow, model and prompt with 503. If it is ignored, a second "
         "attempt of a gateway counts as a separate request.",
     ),
     "request-id": Group(
@@ -144,16 +142,16 @@ GROUPS: Mapping[str, Group] = {
         "Give several requests the same id in logs, or use the id of another client. Ids of gateways are replaced too.",
     ),
     DECISION_RECORD_GROUP: Group(
-        (known.DECISION_RECORD,), "Have its decision recorded. Only gateways of `--trusted-gateways` may send it."
+        (known.DECISION_RECORD,), "Record the decision. Only gateways of `--trusted-gateways` may send it."
     ),
     "trace-context": Group(
         known.TRACE_CONTEXT,
-        "Have all its requests recorded in traces, if an exporter is set, also under the ids of others' traces. If it "
-        "is ignored, traces of upstream gateways end here, except for the calling gateway if it traces requests.",
+        "Record all requests in traces, also under the ids of other clients' traces, if an exporter is set. If it is "
+        "ignored, traces of upstream gateways end here, except for the calling gateway if it traces requests.",
     ),
     "endpoint-selection": Group(
         (known.ENDPOINT_SELECTION,),
-        "Name the endpoint that serves it, where `header-based-testing-filter` is used, which is for tests.",
+        "Choose the endpoint, if `header-based-testing-filter` is used, which is for tests.",
     ),
 }
 
@@ -164,7 +162,7 @@ class IgnoredHeaders:
     def __init__(self, spellings: known.Spellings, trusted: Sequence[Network] = ()) -> None:
         self._spellings = spellings
         self.trusts = lru_cache(MOST_GATEWAYS)(partial(_is_within, networks=trusted))
-        """Whether the gateway of a host is trusted; the host is in gRPC's format: `ipv4:10.0.0.1`."""
+        """Returns whether the gateway of a host is trusted; the host is in gRPC's format: `ipv4:10.0.0.1`."""
 
     @classmethod
     def parse(cls, names: Sequence[str]) -> Self:
@@ -205,13 +203,13 @@ def _named(name: str) -> Sequence[str]:
     if name == ALL:
         return [found for group in GROUPS.values() for found in group.names]
     if name not in GROUPS:
-        raise ValueError(f"{name!r} is no group of headers: write {', '.join(GROUPS)}, {ALL} or {HEADER}NAME")
+        raise ValueError(f"{name!r} is not a group of headers: write {', '.join(GROUPS)}, {ALL} or {HEADER}NAME")
     return GROUPS[name].names
 
 
 def _header(name: str) -> str:
     if not _NAME.fullmatch(name) or name in (known.CONTENT_LENGTH, "content-type", "host"):
-        raise ValueError(f"{HEADER}{name} is no header that can be left out: write the name of one that a plugin reads")
+        raise ValueError(f"{HEADER}{name} cannot be ignored: write the name of a header that a plugin reads")
     return name
 
 
@@ -220,7 +218,7 @@ def _network(text: str) -> Network:
         return ip_network(text)
     except ValueError as error:
         raise ValueError(
-            f"{text!r} is no network: {str(error).removeprefix(repr(text)).strip()}; write one such as 10.0.0.0/8 or "
+            f"{text!r} is not a network: {str(error).removeprefix(repr(text)).strip()}; write one like 10.0.0.0/8, or "
             "an IP address"
         ) from error
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries sessions on the HTTP/2 server of our own: one stream, one session."""
+"""Carries sessions on our own HTTP/2 server, one session for each stream."""
 
 import socket
 from pathlib import Path
@@ -74,7 +74,7 @@ class Acceptor(Protocol):
 class Http2Carrier:
     """The ext_proc service and its health service, on the event loop.
 
-    With an acceptor, it only listens, and serves the separate health service. Without an address, its server adopts
+    With an acceptor, it only listens and serves the separate health service. Without an address, its server adopts
     connections.
     """
 

@@ -59,7 +59,7 @@ class OpenStreams:
             self._idle.set()
 
     def replace(self, count: int, *, arrived: bool) -> None:
-        """Set the count of other processes; `arrived` if a stream has opened since the last time, even if it closed."""
+        """Set the count of other processes; `arrived` if a stream has opened since the last call, even if it closed."""
         self.count = count
         if count:
             self._idle.clear()
@@ -69,7 +69,7 @@ class OpenStreams:
             self._arrival.set()
 
     async def quiet(self, seconds: float) -> None:
-        """Wait until no stream has been open for so many seconds."""
+        """Wait until no stream has been open for this time."""
         while True:
             while self.count:  # a stream may have opened after the event
                 await self._idle.wait()
@@ -195,7 +195,7 @@ class SessionCall(Call):
         self._cause = Cause.ERROR
         self._code = error.status.name.title().replace("_", "")
         fault = Fault.TOO_LARGE if error.status is Status.RESOURCE_EXHAUSTED else Fault.UNREADABLE
-        self._sessions.faults.note(ProtocolError(str(error), fault), self._peer)
+        self._sessions.faults.record(ProtocolError(str(error), fault), self._peer)
 
     def close(self) -> None:
         self._sessions.close(self._session, self._cause, self._code)
@@ -218,5 +218,5 @@ class SessionCall(Call):
             self._code = _UNAVAILABLE
             return RpcError(Status.UNAVAILABLE, str(error))
         self._code = _INVALID_ARGUMENT
-        self._sessions.faults.note(error, self._peer)
+        self._sessions.faults.record(error, self._peer)
         return RpcError(Status.INVALID_ARGUMENT, str(error))

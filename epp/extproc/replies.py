@@ -78,12 +78,12 @@ _METADATA = Nested(
 REQUEST_HEADERS_PASS = ProcessingResponse(
     request_headers=HeadersResponse(response=CommonResponse())
 ).SerializeToString()
-"""Lets the request headers wait for the answer to the body."""
+"""Makes the request headers wait for the answer to the body."""
 REQUEST_BODY_PASS = ProcessingResponse(request_body=BodyResponse(response=CommonResponse())).SerializeToString()
-"""Lets one piece of the request body pass."""
+"""Forwards one piece of the request body."""
 REQUEST_TRAILERS_PASS = ProcessingResponse(request_trailers=TrailersResponse()).SerializeToString()
 RESPONSE_BODY_PASS = ProcessingResponse(response_body=BodyResponse(response=CommonResponse())).SerializeToString()
-"""Lets one piece of the response body pass."""
+"""Forwards one piece of the response body."""
 RESPONSE_TRAILERS_PASS = ProcessingResponse(response_trailers=TrailersResponse()).SerializeToString()
 _RESPONSE_BODY_CLEARED = ProcessingResponse(
     response_body=BodyResponse(response=CommonResponse(body_mutation=BodyMutation(clear_body=True)))
@@ -171,7 +171,7 @@ def destination_with_body(forwarding: Forwarding, changed: bytes | None) -> byte
 
 
 def response_headers_pass(added: Mapping[str, str], remove: Sequence[str]) -> bytes:
-    """Let the response headers pass, marked as seen, with changes."""
+    """Forward the response headers with changes, marked as seen."""
     if not added and not remove:
         return _RESPONSE_HEADERS_SEEN
     return _RESPONSE_HEADERS(_mutation({WENT_INTO_RESPONSE_HEADERS: "true", **added}, remove))
@@ -248,9 +248,9 @@ response_body_pieces = partial(_pieces, *_piece("response_body"))
 def refusal(error: RequestError, headers: Headers, *, plain: bool) -> bytes:
     """End the exchange with the error's status, reason and message, and with `retry-after` if it is known.
 
-    The body is JSON in the error format of Anthropic's, OpenAI's or SGLang's API, by the path of the request, and the
-    plain message for other paths. With `plain`, it is always the sentence of llm-d-router. A gRPC call ends with a
-    status of gRPC and the message.
+    Depending on the path of the request, the body is JSON in the error format of the Anthropic, OpenAI or SGLang API,
+    or the plain message. With `plain`, it is always the sentence of llm-d-router. A gRPC call ends with a gRPC status
+    and the message.
     """
     grpc = GrpcStatus(status=_GRPC_BY_HTTP.get(error.status, _INTERNAL)) if is_grpc(headers) else None
     content_type, body = (

@@ -41,7 +41,7 @@ from epp.routing.director.observers import RequestTrace
 _EXPECTED, _BODY, _ENDED = Progress
 _BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 _UNSEEN = (BodyMode.STREAMED, BodyMode.NONE)
-"""Modes in which the gateway forwards the headers before the body: requests are routed by headers only."""
+"""Modes in which the gateway forwards the headers before the body: requests are routed only by their headers."""
 _ENGINE_LABEL, _VLLM = "llm-d.ai/engine-type", "vllm"
 _LACKS: Mapping[str, type[RequestError]] = {"streams": TooManyStreamsError, "pending_streams": TooManyPendingError}
 _AFTER_HELD_SECONDS = 10
@@ -51,7 +51,7 @@ _MOST_SECONDS = 3600
 _STATUS = frozenset({":status"})
 _NO_HEADERS = Headers()
 _HEADERS_NOT_SHOWN = (
-    "the request's headers were not shown, so they left without a destination: set request_header_mode SEND in "
+    "the request's headers were not shown and left without a destination: set request_header_mode SEND in "
     "processing_mode of the gateway's ext_proc filter"
 )
 
@@ -82,7 +82,7 @@ class RequestHalf:
         self._pieces: list[bytes | bytearray | memoryview] = []
         self._body_seen = False  # whether a piece of the body arrived, even an empty one
         self._size = 0
-        self._counted = 0  # bytes of the body on the account of the stream
+        self._counted = 0  # bytes of the body counted on the stream's account
         self._decided = False
         self._held: tuple[PendingRequest, Callable[[Routing], Sequence[bytes]]] | None = None
         self._ignored: Sequence[str] = ()
@@ -92,7 +92,7 @@ class RequestHalf:
         self.trace: RequestTrace | None = None
 
     def begin(self, mode: BodyMode | None) -> None:
-        """Note the mode that the first message states."""
+        """Set the mode that the first message states."""
         self._began = self._director.clock.now()
         self._mode = mode
         self._is_envoy = mode is not None  # other gateways do not state their modes
@@ -122,7 +122,7 @@ class RequestHalf:
             self._refuse(ClientGoneError("before its request was complete"))
 
     def release(self) -> None:
-        """Release the body after the end of the exchange; it cannot be evicted any more."""
+        """Release the body after the end of the exchange, which cannot be evicted afterwards."""
         self._pieces.clear()
         self._count(0)
         self._evict = nothing
@@ -197,7 +197,7 @@ class RequestHalf:
         return self._route(body, partial(self._with_pieces, body, trailers=False))
 
     def on_trailers(self) -> Sequence[Answer]:
-        """Let the trailers pass; they end a full-duplex body."""
+        """Forward the trailers; they end a full-duplex body."""
         expect("request_trailers", self._progress, _BODY)
         self._progress = _ENDED
         if self.routing is not None:
@@ -358,7 +358,7 @@ def _rewritten(routing: Routing, body: bytes, *, incomplete: bool = False) -> by
 
 
 def _priority_for(endpoint: Endpoint, priority: int) -> int:
-    """Return the priority as the engine has it: for vLLM, the default engine, less is more urgent."""
+    """Return the priority in the engine's convention: in vLLM, the default engine, lower values are more urgent."""
     return -priority if endpoint.labels.get(_ENGINE_LABEL, _VLLM) == _VLLM else priority
 
 

@@ -82,7 +82,7 @@ class ResponseHalf:
         self._sliced = _NO_PIECE
 
     def begin(self, modes: Modes) -> None:
-        """Note the modes that the first message states."""
+        """Set the modes that the first message states."""
         self._modes = modes
         self._use(modes.response)
 
@@ -125,7 +125,7 @@ class ResponseHalf:
         return self._held is not None
 
     def on_body(self, message: HttpBody, routing: Routing | None) -> Sequence[Answer]:
-        """Let one piece pass; a long one is read in slices first."""
+        """Forward one piece; a long piece is read in slices first."""
         if self.progress is not _BODY:  # the gateway does not send response headers
             expect("response_body", self.progress, _EXPECTED)
             self.progress = _BODY
@@ -140,7 +140,7 @@ class ResponseHalf:
         return self._pass(piece, routing, piece, last=last)
 
     def resume(self) -> Sequence[bytes]:
-        """Answer the piece that was read in slices."""
+        """Return the answers to the piece that was read in slices."""
         if self._held is None:
             return ()
         held, self._held = self._held, None
@@ -169,7 +169,7 @@ class ResponseHalf:
     def _pass(
         self, piece: bytes, routing: Routing | None, unread: bytes, restored: bytes = b"", *, last: bool
     ) -> list[bytes]:
-        """Let a piece pass; `unread` is its part after the slices that are read and `restored`."""
+        """Forward a piece; `unread` is the part after the slices that were read, `restored` replaces these slices."""
         whole = last
         if last:
             self.progress = _ENDED
@@ -200,7 +200,7 @@ class ResponseHalf:
         return answers
 
     def on_trailers(self, routing: Routing | None) -> Sequence[bytes]:
-        """Let the trailers pass, after the buffered rest of the body."""
+        """Forward the trailers after the buffered rest of the body."""
         expect("response_trailers", self.progress, _EXPECTED, _BODY)
         self.progress = _ENDED
         if self._mode is not BodyMode.NONE and routing is not None and not self._whole:
@@ -240,8 +240,8 @@ class ResponseHalf:
             self._use(mode)
 
     def check_headers_shown(self) -> None:
-        """Log once for each gateway that hides response headers that decision headers have no effect."""
-        wanted, self._decision_headers = self._decision_headers, False  # one exchange counts once
+        """Log once for each gateway without response headers that decision headers have no effect."""
+        wanted, self._decision_headers = self._decision_headers, False  # each exchange counts once
         if wanted and self._traits.end_of_exchange(headers_shown=self._headers_shown):
             _log.warning(
                 "--decision-headers has no effect: the gateway does not show response headers; set "
@@ -256,7 +256,7 @@ class ResponseHalf:
         client_model = routing.request.body.model if routing.request.rewrites_model else ""
         read = self._request_mode(routing, restored=bool(client_model), event_stream=event_stream)
         code = int(status) if status.isdecimal() else 0
-        if GRPC_STATUS in headers and is_grpc(routing.request.headers):  # of a response without a message
+        if GRPC_STATUS in headers and is_grpc(routing.request.headers):  # a response without a message
             code = HTTP_BY_GRPC.get(headers[GRPC_STATUS], code)
         added = routing.response_started(
             code,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ext_proc service, and the health of the picker under all names asked for: start, drain and stop."""
+"""The ext_proc service and the health service of the picker: start, drain and stop."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -50,7 +50,7 @@ class Health:
         waiting = dict.fromkeys((PROBED_FOR_BOTH, *_READY_NAMES), _status(ready=False))
         self.statuses: dict[str, int] = {LIVENESS: HealthCheckResponse.SERVING, **waiting}
         self.watchers: set[Callable[[], None]] = set()
-        """Called after each change of a status, and at the close."""
+        """Callbacks for changes of a status and for `close`."""
         self.open = True
         """Whether watches continue; False once the server closes."""
 
@@ -108,7 +108,7 @@ def _name(request: bytes) -> str:
     try:
         return HealthCheckRequest.FromString(request).service
     except DecodeError as error:
-        raise RpcError(Status.INTERNAL, "a message that is no HealthCheckRequest") from error
+        raise RpcError(Status.INTERNAL, "the message is not a HealthCheckRequest") from error
 
 
 class _Unary(Call):
@@ -123,7 +123,7 @@ class _Unary(Call):
         return [self._answer(message)]
 
     def half_close(self) -> Answers:
-        raise RpcError(Status.INVALID_ARGUMENT, "a request without a message")
+        raise RpcError(Status.INVALID_ARGUMENT, "the request has no message")
 
 
 class _Watch(Call):
@@ -138,13 +138,13 @@ class _Watch(Call):
 
     def receive(self, message: bytes) -> Answers:
         if self._name is not None:
-            raise RpcError(Status.INVALID_ARGUMENT, "a second message")
+            raise RpcError(Status.INVALID_ARGUMENT, "the request has a second message")
         self._name = _name(message)
         return self._changes()
 
     def half_close(self) -> Answers:
         if self._name is None:
-            raise RpcError(Status.INVALID_ARGUMENT, "a request without a message")
+            raise RpcError(Status.INVALID_ARGUMENT, "the request has no message")
         return ()
 
     def close(self) -> None:
@@ -172,8 +172,8 @@ _FLUSH_SECONDS = 1.0
 class ExtProcServer:
     """Listens, answers health checks, drains and stops.
 
-    With an acceptor, other processes have the connections, and thus the streams. Without an address, it adopts
-    connections through its `http2` server. Neither is for `Transport.GRPCIO`.
+    With an acceptor, other processes have the connections and streams. Without an address, it adopts connections
+    through its `http2` server. `Transport.GRPCIO` supports neither.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class ExtProcServer:
 
     @property
     def http2(self) -> "GrpcServer":
-        assert self._carrier.server is not None  # noqa: S101  not for an acceptor or grpcio
+        assert self._carrier.server is not None  # noqa: S101  not with an acceptor or grpcio
         return self._carrier.server
 
     def set_ready(self, *, ready: bool) -> None:
@@ -246,7 +246,7 @@ class ExtProcServer:
         self._health.set_ready(ready=False)
         self._health.close()
         cut = self._sessions.streams.count
-        await self._carrier.stop(0 if cut else _FLUSH_SECONDS, _FLUSH_SECONDS)  # the last replies of ended streams
+        await self._carrier.stop(0 if cut else _FLUSH_SECONDS, _FLUSH_SECONDS)  # time for the last replies
         if cut:
             _log.info("streams cut", streams=cut)
 
@@ -255,9 +255,9 @@ def _carrier(
     sessions: SessionSource, health: Health, settings: ServerSettings, acceptor: "Acceptor | None"
 ) -> "GrpcioCarrier | Http2Carrier":
     if settings.transport is Transport.GRPCIO:
-        from epp.extproc.grpcio_carrier import GrpcioCarrier  # noqa: PLC0415  14 MB that the other does not need
+        from epp.extproc.grpcio_carrier import GrpcioCarrier  # noqa: PLC0415  14 MB, only for this transport
 
         return GrpcioCarrier(sessions, health, settings)
-    from epp.extproc.http2_carrier import Http2Carrier  # noqa: PLC0415  the same the other way round
+    from epp.extproc.http2_carrier import Http2Carrier  # noqa: PLC0415  only for the other transport
 
     return Http2Carrier(sessions, health, settings, acceptor)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One exchange of the external-processing protocol as a state machine: messages in, messages out, no sockets.
 
-The gateway shows an HTTP request and its response message by message; the two halves answer each in the way the
-gateway's body modes ask for. In full-duplex mode request headers are held until the whole body is in, because the
-model and the prompt are in the body; then the destination, the body's pieces and the trailers go back in that order.
+The gateway shows an HTTP request and its response message by message; the two halves answer as the gateway's body modes
+require. In full-duplex mode, the request headers are held until the body is complete, because it has the model and the
+prompt; then the destination, the pieces of the body and the trailers are sent back in that order.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -86,7 +86,7 @@ class Session:
         self.silence_timeout: float | None = None
         """Time to wait for the next message before calling `on_silence`; None for no limit."""
         self.on_eviction: Callable[[], None] = nothing
-        """Called when the request must end before its response: call `evict` soon, outside of other calls."""
+        """Called when the request must end before its response; the callee must call `evict` soon, after this call."""
 
     @property
     def is_incomplete(self) -> bool:
@@ -213,7 +213,7 @@ class Session:
             case "response_trailers":
                 return response.on_trailers(request.routing)
             case _:
-                problem = f"unexpected message: {kind} is none of the six parts of an HTTP exchange"
+                problem = f"unexpected message: {kind} is not one of the six parts of an HTTP exchange"
                 raise ProtocolError(problem, Fault.UNKNOWN_PART)
 
     def _failed(self, error: Exception) -> Sequence[bytes]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of the ext_proc server and limits on what gateways use, with the flags that set them."""
+"""Settings of the ext_proc server, limits on the resources of gateways, and the flags that set them."""
 
 import math
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ _LARGEST_BODIES: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSettings:
-    """Limits on the resources of all gateways together; raises ValueError for limits that contradict."""
+    """Limits on the resources of all gateways together; raises ValueError for contradictory limits."""
 
     max_body_bytes: int = flag(
         DEFAULT_MAX_BODY_BYTES, "Largest request body accepted.", SIZE, name="--max-request-body"
@@ -39,14 +39,14 @@ class BudgetSettings:
     )
     max_connections: int = flag(
         4096,
-        "Connections of gateways, half of the file descriptors at most. A further one replaces one "
-        "without requests, first one that never had any, or is closed. Not with --transport grpcio.",
+        "Most connections of gateways, at most half of the file descriptors. A further one replaces a connection "
+        "without requests, preferably one that never had any, or is closed. Not with --transport grpcio.",
         COUNT,
     )
     body_timeout_seconds: float = flag(
         60.0,
-        "Longest pause within a request body; then the request is refused with 408. 0 for no limit. The time in "
-        "which a gateway buffers a body is not counted.",
+        "Longest pause within a request body; after it, the request is refused with 408. 0 for no limit. The time "
+        "for which a gateway buffers a body is not counted.",
         DURATION,
         name="--body-timeout",
     )
@@ -61,7 +61,7 @@ class BudgetSettings:
 
     @property
     def least_gathered_bytes(self) -> int:
-        """The least limit of gathered bytes under which a body of the largest size always fits."""
+        """Lowest limit of gathered bytes with which a body of the largest size always fits."""
         return _LARGEST_BODIES * self.max_body_bytes
 
     @property
@@ -71,19 +71,19 @@ class BudgetSettings:
 
     @property
     def pause_seconds(self) -> float:
-        """Longest time without another byte of a request that has begun; infinite for no limit."""
+        """Longest pause within a request; infinite for no limit."""
         return self.body_timeout_seconds or math.inf
 
 
 class ResponseUsage(StrEnum):
-    """Whether tokens are counted in responses, for metrics and log lines."""
+    """Responses whose tokens are counted, for metrics and log lines."""
 
     AUTO = "auto"
-    """If the gateway shows their bodies."""
+    """Responses whose body the gateway shows."""
     ALWAYS = "always"
-    """In all responses; the gateway is asked to show their bodies."""
+    """All responses; the gateway is asked to show their bodies."""
     NEVER = "never"
-    """In no response; the gateway is asked to hide bodies without another reader."""
+    """No responses; the gateway is asked to hide the bodies that no plugin reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,14 +94,14 @@ class ResponseSettings:
     """The text is the sentence of llm-d-router."""
     decision_headers: bool = flag(
         False,
-        "Tell clients which endpoint served and why, in the response headers x-epp-endpoint and x-epp-reason.",
+        "Add the response headers x-epp-endpoint and x-epp-reason, with the endpoint and the reason of the pick.",
         SWITCH,
     )
     response_usage: ResponseUsage = flag(
         ResponseUsage.AUTO,
-        "Read the tokens of responses, for metrics and log lines. auto: if the gateway shows their bodies. "
+        "Count the tokens of responses, for metrics and log lines. auto: if the gateway shows their bodies. "
         "always: request the bodies that it does not show. never: decline the bodies that no plugin needs. Envoy "
-        "must allow this (allow_mode_override), and does not while bodies are in full duplex.",
+        "must allow this (allow_mode_override); it does not in full-duplex mode.",
     )
 
 
@@ -130,11 +130,14 @@ class ServerSettings:
     health_address: str | None = None
     """Address of a separate plaintext health service; None for none."""
     health_on_main: bool = flag(
-        True, "Answer gRPC health checks on the ext_proc port too, where Envoy asks.", SWITCH, name="--health-checking"
+        True,
+        "Also answer gRPC health checks on the ext_proc port, where Envoy sends them.",
+        SWITCH,
+        name="--health-checking",
     )
     secure: bool = flag(True, "Serve ext_proc over TLS.", SWITCH, name="--secure-serving")
     cert_path: Path | None = flag(
-        None, "Where tls.crt and tls.key are; a self-signed certificate without it.", "DIRECTORY"
+        None, "Directory with tls.crt and tls.key; without it, the certificate is self-signed.", "DIRECTORY"
     )
     cert_reload: bool = flag(
         True,
@@ -162,15 +165,15 @@ class ServerSettings:
 
     @property
     def receive_bytes(self) -> int:
-        """The size of the largest message accepted."""
+        """Size of the largest message accepted."""
         return self._body_message_bytes if self.max_receive_bytes is None else self.max_receive_bytes
 
     @property
     def send_bytes(self) -> int:
-        """The size of the largest message sent."""
+        """Size of the largest message sent."""
         return self._body_message_bytes if self.max_send_bytes is None else self.max_send_bytes
 
     @property
     def _body_message_bytes(self) -> int:
-        """The size of a message that has the largest body in one piece."""
+        """Size of a message with the largest body in one piece."""
         return self.budgets.max_body_bytes + _HEADROOM_BYTES

@@ -44,7 +44,7 @@ _TLS_1_3 = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_PO
 
 
 class CertificateFiles:
-    """A key and its certificate on disk; both may be replaced at any time, one by one or by a symlink."""
+    """A key and its certificate on disk; both may be replaced at any time, separately or by a symbolic link."""
 
     def __init__(self, directory: Path, flag: str = "--cert-path") -> None:
         """Read the files; raises ConfigurationError. `flag` is the command line flag for the directory."""
@@ -53,7 +53,7 @@ class CertificateFiles:
             self._files = FollowedFile(partial(_read_pair, directory), *(directory / name for name in _FILES))
         except OSError as error:
             raise ConfigurationError(
-                f"{flag} {directory}: {error.strerror}: {error.filename}; it must hold tls.crt and tls.key"
+                f"{flag} {directory}: {error.strerror}: {error.filename}; the directory must have tls.crt and tls.key"
             ) from error
         except ValueError as error:
             raise ConfigurationError(f"{flag} {directory}: {error}") from error
@@ -77,7 +77,7 @@ class CertificateFiles:
 
     def _reject(self, error: Exception) -> None:
         _log.warning(
-            "new certificate rejected, the one before it stays in effect",
+            "new certificate rejected, the previous one stays in effect",
             cert_path=str(self._directory),
             problem=str(error),
         )
@@ -94,7 +94,7 @@ def _read_pair(directory: Path) -> tuple[bytes, bytes]:
 def _content(path: Path) -> bytes:
     content = read_regular(path, _MOST_BYTES).data
     if len(content) > _MOST_BYTES:
-        raise ValueError(f"{path.name} has more than {_MOST_BYTES} bytes: it must hold a key or certificates in PEM")
+        raise ValueError(f"{path.name} has more than {_MOST_BYTES} bytes: it must be a key or certificates in PEM")
     return content
 
 
@@ -102,7 +102,7 @@ def self_signed() -> tuple[bytes, bytes]:
     """Return a new key and its certificate, PEM; made by a child process to save the memory of cryptography."""
     command = [sys.executable, "-P", "-m", "epp.extproc.certificates"]  # -P: nothing from the working directory
     try:
-        made = subprocess.run(  # noqa: S603  a command without anything from outside
+        made = subprocess.run(  # noqa: S603  a constant command
             command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=_MOST_SECONDS
         )
     except (OSError, subprocess.SubprocessError):  # a bundle has no interpreter
@@ -179,7 +179,7 @@ def openssl_ciphers(text: str) -> str:
     for name in names:
         if name not in _TLS_1_2 and name not in _TLS_1_3:
             raise ValueError(
-                f"{name!r} is no cipher suite that HTTP/2 allows: write some of "
+                f"{name!r} is not a cipher suite that HTTP/2 allows: write some of "
                 f"{', '.join([*_TLS_1_2, *_TLS_1_3])}, with commas between them"
             )
     return ":".join(dict.fromkeys(_TLS_1_2[name] for name in names if name in _TLS_1_2))

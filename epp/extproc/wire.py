@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of the external-processing protocol, as upb classes from a descriptor pool of their own.
+"""The messages of the external-processing protocol, as upb classes from a private descriptor pool.
 
-With a private pool, they do not conflict with `xds-protos` in one process, and that package need not be imported.
+The private pool avoids conflicts with `xds-protos` in the same process, and that package need not be imported.
 """
 
 from importlib.resources import files

@@ -47,11 +47,11 @@ gateway --failure-mode=FailOpen ENDPOINTS
 gateway ENDPOINTS --body-mode=full-duplex --failure-mode=FailOpen --cluster-type=override-host
   --body-mode: full-duplex bodies are lost when the picker fails
 serve ENDPOINTS --grpc-port=0 --cert-path=/none
-  --cert-path /none: No such file or directory: /none/tls.key; it must hold tls.crt and tls.key
+  --cert-path /none: No such file or directory: /none/tls.key; the directory must have tls.crt and tls.key
 serve ENDPOINTS --grpc-port=0 --tls-min-version=VersionTLS13 --transport=grpcio
-  --transport grpcio has no minimum version of TLS but 1.2, and no choice of
+  --transport grpcio only supports TLS 1.2 as minimum version, and no choice of
 serve ENDPOINTS --grpc-port=0 --tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 --transport=grpcio
-  --transport grpcio has no minimum version of TLS but 1.2, and no choice of
+  --transport grpcio only supports TLS 1.2 as minimum version, and no choice of
 serve ENDPOINTS --admin-port=0 --admin-host=0.0.0.0
   --admin-host: 0.0.0.0 can be reached from other machines, and there is no token
 serve ENDPOINTS --admin-port=0 --admin-host=all

@@ -31,7 +31,7 @@ from epp.extproc.http2.streams import Head, Stream
 _log = structlog.get_logger()
 
 _REASONS: Final = {
-    Status.RESOURCE_EXHAUSTED: "too many bytes of messages wait here: send them later",
+    Status.RESOURCE_EXHAUSTED: "too many bytes of messages are buffered: send them later",
     Status.DEADLINE_EXCEEDED: "the rest of the request did not arrive in time",
 }
 _HEALTH_CHECKS: Final = f"/{HEALTH}/"
@@ -64,7 +64,7 @@ class Calls:
         self.strays = Budget(limits.strays, "frames on closed streams")
 
     def begin(self, stream: Stream, head: Head) -> None:
-        """Open a stream and the call that the head of its request asks for."""
+        """Open a stream and the call that the head of its request names."""
         self.open[stream.id] = stream
         if not head.is_grpc:
             stream.refusal = not_grpc(head.method, head.content_type)
@@ -154,9 +154,9 @@ class Calls:
                 continue
             stream.stuck = None
             call = stream.call
-            if stream.waiting is not None or now - stream.heard_at <= limits.stall_seconds:
+            if stream.waiting is not None or now - stream.received_at <= limits.stall_seconds:
                 continue
-            if call is None:  # refused, once its request has ended
+            if call is None:  # not gRPC: refused at the end of its request
                 self.reset(stream, ErrorCode.CANCEL)
             elif stream.inbox.in_message or call.awaits_more:
                 self._end_early(stream, Status.DEADLINE_EXCEEDED)
@@ -223,8 +223,8 @@ class Calls:
         self._windows.out.append(rst_stream_frame(stream.id, code))
         self.drop(stream, by_us=True)
 
-    def note_closed(self, stream_id: int, *, by_us: bool) -> None:
-        """Remember a closed stream; after one that we ended, the peer may not know yet."""
+    def record_closed(self, stream_id: int, *, by_us: bool) -> None:
+        """Remember a closed stream; if we ended it, the peer may send more frames on it."""
         if by_us:
             self.strays.expect(_UNDER_WAY, most=_UNDER_WAY * self._remembered)
         place = (stream_id >> 1) % self._remembered
@@ -233,10 +233,10 @@ class Calls:
         self._closed[place] = stream_id << 1 | by_us
 
     def closed_by_us(self, stream_id: int) -> bool | None:
-        """Whether we ended a closed stream; None for one that was skipped or closed long ago."""
+        """Return whether we ended a closed stream; None for one that was skipped or closed long ago."""
         place = (stream_id >> 1) % self._remembered
-        noted = self._closed[place] if place < len(self._closed) else 0
-        return bool(noted & 1) if noted >> 1 == stream_id else None
+        entry = self._closed[place] if place < len(self._closed) else 0
+        return bool(entry & 1) if entry >> 1 == stream_id else None
 
     def _fail(self, stream: Stream, error: Exception) -> None:
         if isinstance(error, RpcError):
@@ -258,7 +258,7 @@ class Calls:
             self._windows.send_headers(stream.id, trailers, END_STREAM)
         else:
             out.append(frame(DATA, END_STREAM, stream.id))
-        if not stream.remote_ended:  # the client need not send the rest
+        if not stream.remote_ended:  # stops the client from sending the rest
             out.append(rst_stream_frame(stream.id, ErrorCode.NO_ERROR))
         self._remove(stream, by_us=not stream.remote_ended)
 
@@ -350,7 +350,7 @@ class Calls:
     def _remove(self, stream: Stream, *, by_us: bool) -> None:
         stream.account.close()
         del self.open[stream.id]
-        self.note_closed(stream.id, by_us=by_us)
+        self.record_closed(stream.id, by_us=by_us)
         self._windows.release(stream)
 
     def _expired(self, stream: Stream) -> None:

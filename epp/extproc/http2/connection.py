@@ -46,7 +46,7 @@ def _never() -> bool:
 
 
 class Connection:
-    """`receive` what comes, `check` the time, and `lose` it at the end; it begins with our SETTINGS."""
+    """An HTTP/2 connection: `receive` input, `check` deadlines, `lose` it at the end. It starts with our SETTINGS."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Connection:
         self.calls = Calls(methods, self._windows, host, peer, limits)
         self._streams = self.calls.open
         self._incoming = Incoming(self.calls, self._windows, limits, held)
-        self._faults = Budget(limits.strays, "streams that break a rule")
+        self._faults = Budget(limits.strays, "streams that violate the protocol")
         self._preface = PREFACE
         self._rest = b""
         self._has_turn = True
@@ -124,7 +124,7 @@ class Connection:
         return later
 
     def go_away(self) -> None:
-        """Ask the peer to open no more streams; the connection ends with the last stream."""
+        """Send GOAWAY to the peer; the connection ends with the last stream."""
         self._incoming.go_away()
 
     def cut(self) -> None:
@@ -145,7 +145,7 @@ class Connection:
         if code is not ErrorCode.NO_ERROR:
             self._warnings.warn("gRPC connection ended", self._now, code=code.name, problem=problem, peer=self._peer)
         self.lose()
-        refusing_above = self._incoming.refusing_above  # once said, it may not rise
+        refusing_above = self._incoming.refusing_above  # must not increase once it is sent
         last_id = self.calls.last_id if refusing_above is None else refusing_above
         self.out.append(goaway_frame(last_id, code, problem))
 
@@ -160,13 +160,13 @@ class Connection:
 
     def check(self, now: float) -> float:
         """Enforce deadlines of the peer; return the seconds until the next check."""
-        limits, heard_at = self._limits, self._now
+        limits, received_at = self._limits, self._now
         if self._streams or self.calls.last_id != self._last_id_seen:
             self._last_id_seen = self.calls.last_id
             self._idle_since = now
-        if self._ping_due is not None and heard_at >= self._ping_due - limits.keepalive_timeout_seconds:
+        if self._ping_due is not None and received_at >= self._ping_due - limits.keepalive_timeout_seconds:
             self._ping_due = None  # any frame is a sign of life
-        if self._ping_due is None and now >= heard_at + limits.keepalive_seconds:
+        if self._ping_due is None and now >= received_at + limits.keepalive_seconds:
             self.out.append(frame(PING, 0, 0, _KEEPALIVE))
             self._ping_due = now + limits.keepalive_timeout_seconds
         dues = [(self._idle_since + limits.idle_seconds, ErrorCode.NO_ERROR, "no streams for a long time")]
@@ -181,7 +181,7 @@ class Connection:
         due, code, problem = min(dues)
         if now >= due:
             self.fail(code, problem)
-        return max(min(due, heard_at + limits.keepalive_seconds if self._ping_due is None else due) - now, 0.0)
+        return max(min(due, received_at + limits.keepalive_seconds if self._ping_due is None else due) - now, 0.0)
 
     def _frames(self, data: bytes, is_over: Callable[[], bool] = _never) -> int:
         """Handle complete frames until `is_over`; return the index after the last one."""
@@ -214,7 +214,7 @@ class Connection:
                     and length <= windows.receive_window
                     and length <= most_fast
                 ):  # a complete message of a stream that is ready
-                    stream.heard_at = now
+                    stream.received_at = now
                     stream.receive_window -= length
                     windows.receive_window -= length
                     self.calls.deliver(stream, data[at + _FAST_BYTES : stop])
@@ -262,7 +262,7 @@ class Connection:
             else:
                 self.out.append(rst_stream_frame(fault.stream_id, fault.code))
                 if fault.stream_id <= self.calls.last_id:
-                    self.calls.note_closed(fault.stream_id, by_us=True)
+                    self.calls.record_closed(fault.stream_id, by_us=True)
         self._plain = self._incoming.takes_data
 
     def _give_back(self, stream: Stream) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fair scheduling across event-loop iterations: of busy connections, and of calls that end at once."""
+"""Fair scheduling of busy connections, and of many calls that end together, across event-loop iterations."""
 
 import asyncio
 from collections import deque
@@ -14,7 +14,7 @@ LINGER_SECONDS = 1.0
 _MOST_LATER_BYTES = 65_536
 """Unprocessed bytes above which reading pauses."""
 MOST_ENDINGS = 16
-"""Calls that end in one iteration of the event loop; with their records, that takes one or two milliseconds."""
+"""Most calls that end in one iteration of the event loop, in one or two milliseconds with their records."""
 
 
 class FairScheduler:
@@ -22,7 +22,7 @@ class FairScheduler:
 
     def __init__(self) -> None:
         self._ends: float | None = None
-        self._line: deque[Callable[[], None]] = deque()
+        self._queue: deque[Callable[[], None]] = deque()
         self._is_due = False
 
     def ends(self, now: float) -> float:
@@ -34,11 +34,11 @@ class FairScheduler:
 
     def must_wait(self, size: int, now: float) -> bool:
         """Whether a read of `size` bytes must wait: other reads wait, or the iteration has no time left."""
-        return size > FEW_BYTES and (bool(self._line) or (self._ends is not None and now >= self._ends))
+        return size > FEW_BYTES and (bool(self._queue) or (self._ends is not None and now >= self._ends))
 
     def wait(self, resume: Callable[[], None]) -> None:
         """Call `resume` in a later iteration, after the callbacks that already wait."""
-        self._line.append(resume)
+        self._queue.append(resume)
         self._call()
 
     def _call(self) -> None:
@@ -48,16 +48,16 @@ class FairScheduler:
 
     def _serve(self) -> None:
         """Resume the longest-waiting connections while this iteration has time."""
-        loop, line = asyncio.get_running_loop(), self._line
+        loop, queue = asyncio.get_running_loop(), self._queue
         self._is_due = False
         try:
             ends = self.ends(loop.time())
-            for _ in range(len(line)):  # a connection with more input appends itself again
-                line.popleft()()
+            for _ in range(len(queue)):  # a connection with more input appends itself again
+                queue.popleft()()
                 if loop.time() >= ends:
                     break
         finally:
-            if line:
+            if queue:
                 self._call()
 
     def _end(self) -> None:
@@ -132,7 +132,7 @@ class PacedProtocol(asyncio.Protocol):
         data, self._later = self._later, b""
         try:
             self._take(data)
-        except BaseException:  # like event loops when a read raises: otherwise reading would never resume
+        except BaseException:  # as event loops do if a read raises: otherwise reading would never resume
             self.abort()
             raise
         self._read_on()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP/2 frames: constants, serialisation, flow control of outgoing ones, and the receive windows of our own."""
+"""HTTP/2 frames: constants, serialisation, flow control of outgoing frames, and our receive windows."""
 
 from collections import OrderedDict
 from enum import IntEnum
@@ -80,7 +80,7 @@ def word(payload: bytes, at: int = 0) -> int:
 def unpadded(payload: bytes | memoryview) -> bytes | memoryview:
     """Return a padded payload without its padding."""
     if not payload:
-        raise GoawayError(ErrorCode.FRAME_SIZE_ERROR, "a padded frame without a length of its padding")
+        raise GoawayError(ErrorCode.FRAME_SIZE_ERROR, "a padded frame without the length of its padding")
     end = len(payload) - payload[0]
     if end < 1:
         raise GoawayError(ErrorCode.PROTOCOL_ERROR, "padding as long as its frame")
@@ -88,7 +88,7 @@ def unpadded(payload: bytes | memoryview) -> bytes | memoryview:
 
 
 LARGEST_FRAME: Final = 65_536
-"""Largest outgoing frame; a peer may allow 16 MiB, which is too much for one write."""
+"""Largest outgoing frame; peers may allow 16 MiB, which is too much for one write."""
 _EMPTY_TABLE: Final = b"\x20"
 """HPACK: sets the size of the encoder's dynamic table to 0."""
 
@@ -105,13 +105,13 @@ class Windows:
         self.out: list[bytes | memoryview] = []
         self.send_window = self.initial_window = DEFAULT_WINDOW
         self.max_frame = MIN_MAX_FRAME
-        # Streams that wait for the connection's window, in order; in a plain dict the first may be slow to find.
+        # Streams that wait for the connection's window, in order; a plain dict finds its first key slowly.
         self._short: OrderedDict[Stream, None] = OrderedDict()
         self._table_update = b""
         self.receive_window = limits.connection_window
         """Remaining bytes that the peer may send on all streams."""
         self.receive_low = limits.connection_window // 2
-        """Level below which the window is widened again."""
+        """Level below which the window is increased again."""
         self.stream_low = limits.stream_window // 2
         self._held = 0  # bytes in the inboxes of blocked streams
 
@@ -198,7 +198,7 @@ class Windows:
         self.push(stream)
 
     def set_initial_window(self, size: int, streams: list[Stream]) -> list[Stream]:
-        """Change the window of all streams; return those that had an outbox."""
+        """Change the windows of all streams; return the streams with data in their outbox."""
         change = size - self.initial_window
         self.initial_window = size
         for stream in streams:

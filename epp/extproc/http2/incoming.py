@@ -49,9 +49,9 @@ class Incoming:
         self.acknowledged = False
         """Whether the peer acknowledged our SETTINGS."""
         self.going_away = False
-        """Whether the peer was asked to open no more streams; streams already on the way are served."""
+        """Whether GOAWAY was sent to the peer; streams that are already on the way are served."""
         self.refusing_above: int | None = None
-        """The last stream that is served; None for no limit."""
+        """Number of the last stream that is served; None for no limit."""
         self.peer_going_away = False
 
     @property
@@ -68,7 +68,7 @@ class Incoming:
             self._on_data(flags, stream_id, payload, now)
             return
         rule = self._RULES.get(kind)
-        if rule is None:  # of an extension
+        if rule is None:  # a frame of an extension
             self._priorities.spend(now)
             return
         name, of_stream, size, act = rule
@@ -79,7 +79,7 @@ class Incoming:
         act(self, flags, stream_id, bytes(payload), now)
 
     def go_away(self) -> None:
-        """Ask the peer to open no more streams, and send a PING: its answer follows the last stream."""
+        """Send GOAWAY, and a PING whose answer follows the last stream of the peer."""
         if not self.going_away:
             self.going_away = True
             self._windows.out.append(frames.goaway_frame(frames.MAX_STREAM_ID, ErrorCode.NO_ERROR))
@@ -159,7 +159,7 @@ class Incoming:
         if not content and not ended:
             self._empty_frames.spend(now)
         _check_length(stream, len(content), ended=ended)
-        stream.heard_at = now
+        stream.received_at = now
         if content and stream.call is not None and self._calls.has_room(stream, len(content)):
             stream.inbox.feed(bytes(content) if stream.blocked else content)  # a view would keep the whole read alive
         if ended:
@@ -168,7 +168,7 @@ class Incoming:
             self._calls.pump(stream)
 
     def _on_headers(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
-        if not stream_id & 1:  # 0, or a number of servers
+        if not stream_id & 1:  # 0, or a stream of the server
             raise GoawayError(ErrorCode.PROTOCOL_ERROR, f"HEADERS on stream {stream_id}")
         fault = None
         if flags & frames.PADDED:
@@ -196,7 +196,7 @@ class Incoming:
         calls, stream_id = self._calls, block.stream_id
         is_new = stream_id > calls.last_id
         head, malformed = None, ""
-        try:  # also a block without effect changes the table
+        try:  # even a block without effect may change the table
             if is_new:
                 head = self._heads.request(content)
             else:
@@ -239,7 +239,7 @@ class Incoming:
             self._held.account(),
             receive_window=limits.stream_window,
             send_window=self._windows.initial_window,
-            heard_at=now,
+            received_at=now,
         )
         stream.length_left = head.content_length
         stream.remote_ended = block.end_stream
@@ -267,7 +267,7 @@ class Incoming:
                 self._calls.proceed(stream)
             return
         known = self._calls.open.get(stream_id)
-        if known is None:  # on its way as the stream was closed
+        if known is None:  # sent before the peer knew that the stream was closed
             self._is_under_way(stream_id, "WINDOW_UPDATE")
             self._calls.strays.spend(now)
             return
@@ -285,7 +285,7 @@ class Incoming:
             raise fault
 
     def _is_under_way(self, stream_id: int, kind: str) -> bool:
-        """Whether a stream that is not open was ended by us; raises GoawayError for one that was never opened."""
+        """Return whether we ended a stream that is not open; raises GoawayError for one that was never opened."""
         if stream_id > self._calls.last_id:
             raise GoawayError(ErrorCode.PROTOCOL_ERROR, f"{kind} on a stream that was never opened")
         return self._calls.closed_by_us(stream_id) is True
@@ -301,9 +301,9 @@ class Incoming:
         frames.WINDOW_UPDATE: ("WINDOW_UPDATE", None, _WORD_BYTES, _on_window_update),
         frames.CONTINUATION: ("CONTINUATION", None, None, _on_continuation),
     }
-    """Name, whether it is of a stream, length of the payload (None for any), and handler of each kind of frame.
+    """Name, whether it needs a stream, length of the payload (None for any), and handler of each kind of frame.
 
-    Functions, not bound methods: without reference cycles, a lost connection is freed at once.
+    The handlers are not bound methods: without reference cycles, a lost connection is freed immediately.
     """
 
 
@@ -322,11 +322,11 @@ def _check_length(stream: Stream, length: int, *, ended: bool) -> None:
         return
     stream.length_left -= length
     if stream.length_left < 0 or (ended and stream.length_left):
-        raise ResetError(stream.id, ErrorCode.PROTOCOL_ERROR, "a request that is not as long as content-length")
+        raise ResetError(stream.id, ErrorCode.PROTOCOL_ERROR, "the length of a request is not its content-length")
 
 
 def _priority_fault(stream_id: int, payload: bytes) -> ResetError | None:
-    """Return the error in the priority at the start of a payload, if any; priorities have no other effect."""
+    """Return the error in the priority at the start of a payload, or None; priorities are otherwise ignored."""
     if frames.word(payload) & _ID_MASK == stream_id:
         return ResetError(stream_id, ErrorCode.PROTOCOL_ERROR, "a stream that depends on itself")
     return None

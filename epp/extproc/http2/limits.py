@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits on what one peer may make a connection hold, do or log, and on what all peers together use."""
+"""Limits on the memory, work and log lines that one peer may cause, and on the resources of all peers together."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ _MOST_HOSTS = 256
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A token bucket: `burst` events at once, refilled by `per_second`."""
+    """A token bucket of `burst` events, refilled by `per_second`."""
 
     burst: float
     per_second: float
@@ -29,7 +29,7 @@ class Limits:
     max_message_bytes: int = 4 * 1024 * 1024
     """A larger gRPC message ends its stream with RESOURCE_EXHAUSTED."""
     max_sent_message_bytes: int = 2**31 - 1
-    """The same for an answer."""
+    """Largest answer; a larger one ends its stream with RESOURCE_EXHAUSTED."""
     max_streams: int = 16_384
     """Open streams of one connection; more are refused with REFUSED_STREAM, so the peer may retry."""
     stream_window: int = 1024 * 1024
@@ -123,7 +123,7 @@ class _OfHost:
 
 
 class RateLimitedLog:
-    """Logs warnings about peers at a limited rate for each host and in total: no client can flood the log."""
+    """Logs warnings about peers at a limited rate for each host and in total, so that no client can flood the log."""
 
     def __init__(self) -> None:
         self._all = Budget(_OF_ALL, "warnings")
@@ -155,7 +155,7 @@ _WORTHWHILE_BYTES: Final = 4096
 """Holders of at least this size can be evicted."""
 _SMALL_BYTES: Final = 64 * 1024
 _RESERVED: Final = 8
-"""One eighth of the bytes is for small holders only."""
+"""One eighth of the bytes is reserved for small holders."""
 GRACE_SECONDS: Final = 10.0
 """Holders younger than this are not evicted: most large bodies are complete by then."""
 
@@ -189,8 +189,8 @@ class Capacity:
 class BufferedBytes(Capacity):
     """Buffered bytes, counted on one account for each holder.
 
-    Without room, the oldest large holder is evicted if it is older than `GRACE_SECONDS`: slow senders and readers lose
-    to others. A part of the room is for small holders only.
+    If there is no room, the oldest large holder is evicted if it is older than `GRACE_SECONDS`; this affects slow
+    senders and readers. A part of the room is reserved for small holders.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class BufferedBytes(Capacity):
         return Account(self)
 
     def make_room(self, size: int, *, asker: "Account") -> bool:
-        """Evict holders until there is room for so many bytes; return whether there is."""
+        """Evict holders until there is room for `size` more bytes; return whether there is."""
         small = asker.size + size < _SMALL_BYTES
         limit = self.limit if small else self.room_for_all
         while self.used + size > limit:
@@ -239,7 +239,7 @@ class Account:
         self._bytes = held
         self.size = 0
         self.closed = False
-        """Whether everything is released; more bytes are not counted."""
+        """Whether everything is released; further bytes are not counted."""
         self.on_evict: Callable[[], None] = nothing
         """Called once on eviction: the holder must release its bytes soon."""
 

@@ -40,7 +40,7 @@ class GrpcProtocol(PacedProtocol):
         self._unwritten = server.held.account()
         self.opened_at = loop.time()
         self.is_leaving = False
-        """Whether the client was asked to open no more streams."""
+        """Whether the client got a GOAWAY."""
 
     # called by asyncio
 
@@ -118,7 +118,7 @@ class GrpcProtocol(PacedProtocol):
         return partial(self._server.pace.do, task.cancel)
 
     def after(self, seconds: float, act: Callable[[], None]) -> Timer:
-        """Call `act` later; for 0 seconds, in an iteration in which no other calls end."""
+        """Call `act` later; for 0 seconds, in an iteration of the loop without other ends of calls."""
         if not seconds:
             return self._loop.call_later(0, self._server.pace.do, partial(self._act, act), MOST_ENDINGS)
         return self._loop.call_later(seconds, self._act, act)
@@ -132,7 +132,7 @@ class GrpcProtocol(PacedProtocol):
     # called by the server
 
     def go_away(self) -> None:
-        """Ask the client to open no more streams; close after the last one."""
+        """Send GOAWAY to the client; close after its last stream."""
         self.is_leaving = True
         if self._connection is not None:
             self._connection.go_away()
@@ -154,7 +154,7 @@ class GrpcProtocol(PacedProtocol):
         return self._connection is not None and self._connection.calls.last_id > 0
 
     def sweep(self, now: float) -> bool:
-        """End stalled calls; return whether there are more than end at once."""
+        """End a limited number of stalled calls; return whether there are more."""
         if self._connection is None:
             return False
         has_more = self._connection.calls.sweep(now)
@@ -162,7 +162,7 @@ class GrpcProtocol(PacedProtocol):
         return has_more
 
     def make_room(self) -> None:
-        """Close at once to make room for another connection."""
+        """Close immediately to make room for another connection."""
         if self._connection is not None:
             self._connection.lose()
         self.abort()
@@ -264,7 +264,7 @@ class GrpcProtocol(PacedProtocol):
         self._forget_if_settled()
 
     def _forget_if_settled(self) -> None:
-        """Break the reference cycle with a lost connection, so that its tables are freed at once."""
+        """Break the reference cycle with a lost connection, so that its tables are freed immediately."""
         connection = self._connection
         if self._transport is None and not self._held and connection is not None and not connection.open_streams:
             self._connection = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A gRPC server: listeners with and without TLS, adopted connections, and all that are open."""
+"""A gRPC server: listeners with and without TLS, adopted connections, and all open connections."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ _log = structlog.get_logger()
 
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _PAUSE_SECONDS = 1.0
-_BREATH_SECONDS = 0.01
+_BRIEF_SECONDS = 0.01
 _BACKLOG = 1024
 _MOST_CONNECTIONS = 4096
 _MOST_HELD_BYTES = 64 * 1024 * 1024
@@ -30,7 +30,7 @@ _MOST_SWEEP_SECONDS = 10.0
 
 
 async def accepted(sock: socket.socket) -> AsyncIterator[socket.socket]:
-    """Listen on a bound socket; yield each connection, after a pause while there is no descriptor for it."""
+    """Listen on a bound socket and yield each connection; pauses while there are no free descriptors."""
     loop = asyncio.get_running_loop()
     sock.listen(_BACKLOG)
     sock.setblocking(False)  # noqa: FBT003
@@ -41,13 +41,13 @@ async def accepted(sock: socket.socket) -> AsyncIterator[socket.socket]:
             exhausted = error.errno in _EXHAUSTED
             if exhausted:
                 _log.warning("no connection accepted", problem=error.strerror)
-            await asyncio.sleep(_PAUSE_SECONDS if exhausted else _BREATH_SECONDS)
+            await asyncio.sleep(_PAUSE_SECONDS if exhausted else _BRIEF_SECONDS)
             continue
         yield connection
 
 
 class GrpcServer:
-    """`start`, on a bound socket or for adopted connections; `stop` with or without time for open calls."""
+    """A gRPC server: `start` it on a bound socket or for adopted connections; `stop` gives open calls time to end."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class GrpcServer:
         await self._emptied(1.0)
 
     def connection_opened(self, protocol: GrpcProtocol) -> bool:
-        """Register a connection; return False if there are too many and all of them have streams."""
+        """Register a connection; return False if the limit is reached and all connections have streams."""
         if not self._room.take():
             idle = self._spare()
             if idle is None:
@@ -185,7 +185,7 @@ class GrpcServer:
         return True
 
     def _spare(self) -> GrpcProtocol | None:
-        """Return the oldest connection that never had a stream, or else the oldest that has none now."""
+        """Return the oldest connection that never had a stream, or else the oldest without open streams."""
         spare: GrpcProtocol | None = None
         for each in self.connections:
             if not each.open_streams:

@@ -17,14 +17,14 @@ from epp.extproc.http2.service import Call, ErrorCode, GoawayError, RpcError, St
 
 _MOST_CACHED = 32
 _MOST_VALUE_BYTES = 2048
-"""Longest metadata value; longer ones are omitted, because each stream keeps its metadata."""
+"""Longest metadata value; longer values are dropped, because each stream keeps its metadata."""
 _MOST_TABLE_SIZES = 2
-"""Table size updates in one block: the smallest since the last block, and the final one."""
+"""Most table size updates in one block: the smallest size since the last block, and the final size."""
 _TABLE_SIZE = 0x20
 _CONNECTION_SPECIFIC = frozenset({b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"})
 _PSEUDO = frozenset({b":method", b":scheme", b":path", b":authority"})
 _NAME = re.compile(rb"[!-9;-@\[-~]+")
-"""Visible characters without capitals and colons."""
+"""Visible characters except capitals and colons."""
 _VALUE = re.compile(rb"(?:[^\x00\r\n\t ](?:[^\x00\r\n]*[^\x00\r\n\t ])?)?")
 _TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -58,8 +58,8 @@ class Head:
 class HeadReader:
     """Decodes the header blocks of one connection.
 
-    A block that does not change the dynamic table keeps its meaning until another block changes the table, so its head
-    is cached. Gateways open all streams except the first of a connection with such a block.
+    The head of a block that does not change the dynamic table is cached until another block changes the table. Gateways
+    open all streams of a connection except the first with such blocks.
     """
 
     def __init__(self, max_list_bytes: int, metadata_names: AbstractSet[str] = frozenset()) -> None:
@@ -97,7 +97,7 @@ class HeadReader:
 
 
 def leaves_table(block: bytes) -> bool:
-    """Whether a block leaves the dynamic table unchanged: it has only indexed fields and literals without indexing."""
+    """Return whether a block leaves the dynamic table unchanged: only indexed fields and literals without indexing."""
     at, end = 0, len(block)
     while at < end:
         first = block[at]
@@ -122,7 +122,7 @@ def _check_table_sizes(block: bytes) -> None:
         if at >= len(block) or block[at] & 0xE0 != _TABLE_SIZE:
             return
         _, at = _integer(block, at, 5)
-    raise GoawayError(ErrorCode.COMPRESSION_ERROR, "a header block that changes the size of the table again and again")
+    raise GoawayError(ErrorCode.COMPRESSION_ERROR, "a header block changes the size of the table too often")
 
 
 def _integer(block: bytes, at: int, bits: int) -> tuple[int, int]:
@@ -162,7 +162,7 @@ def read_head(fields: Iterable[tuple[bytes, bytes]], wanted: Iterable[tuple[str,
     _check_pseudo(pseudo, regular)
     length = regular.get(b"content-length")
     if length is not None and not (length.isdigit() and len(length) < 19):  # noqa: PLR2004  digits of 2**63
-        raise MalformedError("a content-length that is no number")
+        raise MalformedError("a content-length that is not a number")
     method, content_type = _text(pseudo[b":method"]), _text(regular.get(b"content-type", b""))
     kind = content_type.partition(";")[0].strip().lower()
     encoding = regular.get(b"grpc-encoding", b"")
@@ -232,10 +232,10 @@ def check_prefix(compressed: int, length: int, max_bytes: int, encoding: str) ->
     if compressed and encoding and encoding not in _WINDOW_BITS:
         raise RpcError(
             Status.UNIMPLEMENTED,
-            f"messages compressed with {encoding[:40]} are not supported: use gzip or deflate, or send them plain",
+            f"messages compressed with {encoding[:40]} are not supported: use gzip, deflate or no compression",
         )
     if compressed and not encoding:
-        raise RpcError(Status.INTERNAL, "a message is compressed, and grpc-encoding names no compression")
+        raise RpcError(Status.INTERNAL, "a message is compressed, but grpc-encoding names no compression")
     if length > max_bytes:
         raise RpcError(Status.RESOURCE_EXHAUSTED, f"a message of {length} bytes: at most {max_bytes} are accepted")
 
@@ -247,14 +247,14 @@ def decompressed(message: bytes, encoding: str, max_bytes: int) -> bytes:
     try:
         whole = stream.decompress(message, most + 1)
     except zlib.error as error:
-        raise RpcError(Status.INTERNAL, f"a message that is no {encoding}: {error}") from error
+        raise RpcError(Status.INTERNAL, f"a message is not valid {encoding}: {error}") from error
     if len(whole) > most:
         raise RpcError(
             Status.RESOURCE_EXHAUSTED,
-            f"a message of more than {most} bytes once it is decompressed: send a larger one plain",
+            f"a message has more than {most} bytes after decompression: send large messages uncompressed",
         )
     if not stream.eof:
-        raise RpcError(Status.INTERNAL, f"a message whose {encoding} is cut short")
+        raise RpcError(Status.INTERNAL, f"a message has truncated {encoding} data")
     return whole
 
 
@@ -295,7 +295,7 @@ class Inbox:
         append_piece(self._pieces, piece)
 
     def own(self) -> None:
-        """Copy the last pieces that are views of something larger."""
+        """Copy the last pieces if they are views of a larger buffer."""
         pieces = self._pieces
         for at in range(len(pieces) - 1, -1, -1):
             piece = pieces[at]
@@ -350,7 +350,7 @@ class Stream:
     account: Account
     receive_window: int
     send_window: int
-    heard_at: float
+    received_at: float
     """Time of the last bytes from the peer."""
     call: Call | None = None
     """None before it is opened and after it is closed."""
@@ -359,11 +359,11 @@ class Stream:
     counted: int = 0
     """Bytes of the inbox and the outbox that the account includes."""
     outbox: list[memoryview] = field(default_factory=list)
-    """Bytes that wait for the peer's windows."""
+    """Bytes that wait for room in the peer's windows."""
     unsent: int = 0
     """Number of bytes in the outbox."""
     stuck: tuple[int, float] | None = None
-    """Bytes in the outbox at the last check, and since when."""
+    """Number of bytes in the outbox at the last check, and the time since which it is unchanged."""
     ending: bytes | None = None
     """The trailers after the outbox; empty for none, None for a stream that continues."""
     refusal: tuple[bytes, bytes] | None = None
@@ -373,7 +373,7 @@ class Stream:
     half_closed: bool = False
     """Whether the call was notified of the end of the client's side."""
     held: int = 0
-    """Bytes in the inbox that are not returned to the receive window."""
+    """Number of bytes in the inbox that are not returned to the receive window."""
     length_left: int | None = None
     """Remaining bytes by content-length; None without one."""
     waiting: Callable[[], object] | None = None
@@ -390,5 +390,5 @@ class Stream:
 
     @property
     def blocked(self) -> bool:
-        """Whether messages must wait: for an answer, for the peer to read, or because there is no call."""
+        """Whether messages must wait: for an answer or for the peer to read, or because there is no call."""
         return self.call is None or self.waiting is not None or bool(self.outbox)

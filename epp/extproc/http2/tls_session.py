@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """TLS between a transport and a protocol, a few records at a time.
 
-Event loops decrypt all that has arrived in one iteration. A record that renews the keys of TLS 1.3 has 27 bytes and
-costs more work than most: those of one read would take a second.
+Event loops decrypt all received data in one iteration. A record that renews the keys of TLS 1.3 has 27 bytes and costs
+more work than other records: a read full of them would take a second.
 """
 
 import asyncio

@@ -55,9 +55,9 @@ def test_no_header_is_ignored_unless_one_is_named_and_records_are_for_trusted_ga
 @pytest.mark.parametrize(
     ("names", "gateways", "problem"),
     [
-        ("objectiv", "", "--ignore-client-headers: 'objectiv' is no group of headers: write model-rewrite, "),
-        ("all", "10.0.0.0/40", "--trusted-gateways: '10.0.0.0/40' is no network: "),
-        ("all", "my-gateway", "--trusted-gateways: 'my-gateway' is no network: "),
+        ("objectiv", "", "--ignore-client-headers: 'objectiv' is not a group of headers: write model-rewrite, "),
+        ("all", "10.0.0.0/40", "--trusted-gateways: '10.0.0.0/40' is not a network: "),
+        ("all", "my-gateway", "--trusted-gateways: 'my-gateway' is not a network: "),
     ],
 )
 def test_flags_of_ignored_headers_that_cannot_be_are_refused_with_the_remedy(names, gateways, problem):

@@ -125,13 +125,13 @@ def of_mode(number: int) -> ProcessingRequest:
 
 
 CASES = {
-    "undecodable": ([HEADERS, grpc_message(b"\xff" + SECRET)], "a message of 7 bytes that is no "),
+    "undecodable": ([HEADERS, grpc_message(b"\xff" + SECRET)], "a message of 7 bytes is not a "),
     "undecodable, long": (
         [HEADERS, grpc_message(request_body(SECRET * 1000).SerializeToString()[:-1])],
-        "a message of 6007 bytes that is no ProcessingRequest",
+        "a message of 6007 bytes is not a ProcessingRequest",
     ),
-    "out-of-order": ([HEADERS, HEADERS], "unexpected request_headers: its headers have come already"),
-    "unknown-part": ([grpc_message(b"")], "unexpected message: None is none of the six parts"),
+    "out-of-order": ([HEADERS, HEADERS], "unexpected request_headers: the headers have already arrived"),
+    "unknown-part": ([grpc_message(b"")], "unexpected message: None is not one of the six parts"),
     "unknown-mode": ([framed(of_mode(9))], "request_body_mode 9 is not supported"),
     "headers-not-shown": ([framed(request_body(SECRET))], "the request's headers were not shown"),
 }
@@ -141,7 +141,7 @@ OF_MESSAGES = {
         RESOURCE_EXHAUSTED,
         "a message of 2400000 bytes: at most ",
     ),
-    "unreadable": ([HEADERS, b"\x01" + HEADERS[1:]], INTERNAL, "a message is compressed, and grpc-encoding names no"),
+    "unreadable": ([HEADERS, b"\x01" + HEADERS[1:]], INTERNAL, "a message is compressed, but grpc-encoding names no"),
     "unreadable, cut short": ([HEADERS, HEADERS[:20]], INTERNAL, "the request ended within a message"),
 }
 
@@ -190,8 +190,8 @@ def test_one_gateway_does_not_hide_the_errors_of_another():
     faults = Faults()
     with capture_logs() as logs:
         for number in range(1000):
-            faults.note(ProtocolError("bad", Fault.UNDECODABLE), f"ipv4:10.0.0.1:{number}")
-        faults.note(ProtocolError("other"), "ipv4:10.0.0.2:1")
+            faults.record(ProtocolError("bad", Fault.UNDECODABLE), f"ipv4:10.0.0.1:{number}")
+        faults.record(ProtocolError("other"), "ipv4:10.0.0.2:1")
     assert len(logs) == 21
     assert logs[-1]["problem"] == "other"
     assert faults.counts == once("") | {"undecodable": 1000, "out-of-order": 1}

@@ -134,10 +134,10 @@ def test_headers_of_a_request_refused_for_their_size_are_left_out_too(bench):
 @pytest.mark.parametrize(
     ("names", "problem"),
     [
-        (["objectives"], "'objectives' is no group of headers: write model-rewrite, objective, "),
-        (["header:"], "header: is no header that can be left out"),
-        (["header::path"], "header::path is no header that can be left out"),
-        (["header:content-length"], "header:content-length is no header that can be left out"),
+        (["objectives"], "'objectives' is not a group of headers: write model-rewrite, objective, "),
+        (["header:"], "header: cannot be ignored"),
+        (["header::path"], "header::path cannot be ignored"),
+        (["header:content-length"], "header:content-length cannot be ignored"),
     ],
 )
 def test_what_is_no_group_is_refused(names, problem):
@@ -147,7 +147,7 @@ def test_what_is_no_group_is_refused(names, problem):
 
 @pytest.mark.parametrize("network", ["10.0.0.0/33", "gateway", "10.0.0.1/8", ""])
 def test_what_is_no_network_is_refused(network):
-    with pytest.raises(ValueError, match=r"is no network: .*; write one such as 10\.0\.0\.0/8"):
+    with pytest.raises(ValueError, match=r"is not a network: .*; write one like 10\.0\.0\.0/8"):
         ALL.except_from([network])
 
 

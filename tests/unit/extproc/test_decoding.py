@@ -62,7 +62,7 @@ def test_second_body_in_one_message_counts_instead_of_the_first():
 
 def test_message_cut_short_is_none():
     message = ProcessingRequest(request_body=HttpBody(body=LARGE)).SerializeToString()
-    with pytest.raises(ProtocolError, match=rf"^a message of {len(message) - 1} bytes that is no ProcessingRequest$"):
+    with pytest.raises(ProtocolError, match=rf"^a message of {len(message) - 1} bytes is not a ProcessingRequest$"):
         decode(message[:-1])
 
 

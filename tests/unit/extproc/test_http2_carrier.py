@@ -74,7 +74,7 @@ async def test_new_connections_get_the_certificate_that_is_there_by_then(tmp_pat
 
 
 async def test_bad_certificate_is_named_at_the_start(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"it must hold tls\.crt and tls\.key"):
+    with pytest.raises(ConfigurationError, match=r"the directory must have tls\.crt and tls\.key"):
         async with carrying(secure=True, cert_path=tmp_path):
             pass
 

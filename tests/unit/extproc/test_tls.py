@@ -18,7 +18,7 @@ from epp.runtime.followed_files import RELOADS
 from tests.support.certificates import mount, new_pair, write
 
 TAKEN = "certificate renewed"
-KEPT = "new certificate rejected, the one before it stays in effect"
+KEPT = "new certificate rejected, the previous one stays in effect"
 
 
 def rewrite(path, content: bytes, *, second: int) -> None:
@@ -106,9 +106,9 @@ def test_chain_counts_by_its_first_certificate(tmp_path):
 @pytest.mark.parametrize(
     ("key", "certificate", "problem"),
     [
-        (b"x", new_pair()[1], "tls.key holds no unencrypted private key in PEM"),
-        (new_pair()[0], b"", "tls.crt holds no certificate in PEM"),
-        (new_pair()[0], b"-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n", "tls.crt holds no certificate"),
+        (b"x", new_pair()[1], "tls.key has no unencrypted private key in PEM"),
+        (new_pair()[0], b"", "tls.crt has no certificate in PEM"),
+        (new_pair()[0], b"-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n", "tls.crt has no certificate"),
     ],
     ids=["no key", "no certificate", "garbage"],
 )
@@ -143,5 +143,5 @@ def test_openssl_knows_every_name(exchange, cipher):
 
 @pytest.mark.parametrize("name", ["TLS_RSA_WITH_AES_128_CBC_SHA", "ECDHE-RSA-AES128-GCM-SHA256", "x"])
 def test_other_names_are_refused(name):
-    with pytest.raises(ValueError, match=f"'{name}' is no cipher suite that HTTP/2 allows: write some of TLS_ECDHE"):
+    with pytest.raises(ValueError, match=f"'{name}' is not a cipher suite that HTTP/2 allows: write some of TLS_ECDHE"):
         openssl_ciphers(name)

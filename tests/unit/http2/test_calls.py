@@ -188,7 +188,7 @@ def test_bomb_is_refused_by_its_size_once_it_is_decompressed():
     received, trailers = client.answers(stream)
     assert received == []
     assert trailers["grpc-status"] == "8"
-    assert "more than 10000 bytes once it is decompressed" in trailers["grpc-message"].replace("%20", " ")
+    assert "more than 10000 bytes after decompression" in trailers["grpc-message"].replace("%20", " ")
 
 
 @pytest.mark.parametrize(
