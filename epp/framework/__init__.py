@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that a plugin needs, in one import; no gRPC, no HTTP, no Kubernetes."""
+"""Public interface for plugins, in one import; it needs no gRPC, HTTP or Kubernetes."""
 
 from epp.framework import errors, headers, refusals
 from epp.framework import limits as _limits
@@ -14,7 +14,7 @@ from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock, ManualClock, SystemClock
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError, RequestError
-from epp.framework.limits import *  # noqa: F403  the types of parameters
+from epp.framework.limits import *  # noqa: F403  types of parameters
 from epp.framework.load import LOAD_INPUTS, comparable_load, expected_load, fill_unknown
 from epp.framework.plugin import Datum, Parameters, Plugin, Stability
 from epp.framework.quotas import TENANT, Tenant

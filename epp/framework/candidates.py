@@ -29,18 +29,18 @@ from epp.framework.snapshot import T as _T
 
 _D = TypeVar("_D")
 _ENGINE_LOAD = (WAITING, RUNNING, KV_USAGE)
-"""Columns whose age is known, by METRICS_AT."""
+"""Columns whose age METRICS_AT gives."""
 _NO_VALUE, _NO_LABEL = -1, -2
-"""Numbers of a value that no endpoint has, and of endpoints without the label."""
+"""Numbers for a value that no endpoint has, and for a missing label."""
 LEVELS = ("host", "rack", "zone", "region", "cluster")
-"""Closest first; also the names of the fields of a `Topology`."""
+"""Levels of a location, the closest first; also the names of the fields of a `Topology`."""
 FAR = len(LEVELS)
-"""The closeness of an endpoint that shares no level."""
+"""Closeness of an endpoint that shares no level."""
 _UNKNOWN = hash("")
 
 
 class Candidates:
-    """Input of filters and scorers: a filter keeps some of them, a scorer returns one number for each, in order."""
+    """Input of filters and scorers: a filter keeps some candidates, a scorer returns one number for each, in order."""
 
     __slots__ = ("_load", "_memo", "now", "peer", "profile", "slots", "snapshot")
 
@@ -56,9 +56,9 @@ class Candidates:
         self.peer = peer
         """Slot of the endpoint that the first profile of this request picked; None in the first profile."""
         self.now = now
-        """Time of the request on the clock of METRICS_AT; NaN where ages do not count."""
+        """Time of the request on the clock of METRICS_AT; NaN if ages do not count."""
         self._load: Mapping[Column, Floats] | None = None
-        """Values instead of those of the snapshot."""
+        """Values that replace those of the snapshot."""
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -86,12 +86,12 @@ class Candidates:
         return Candidates(self.snapshot, self.slots, profile=profile, peer=peer, now=self.now)
 
     def stale(self, after_seconds: float) -> Mask:
-        """Mark the members that last reported longer ago; one that never reported has nothing that could be stale."""
+        """Mark the members whose last report is older; members that never reported are not stale."""
         mask: Mask = self.now - self.values(METRICS_AT) > after_seconds
         return mask
 
     def without_stale_load(self, after_seconds: float) -> "Candidates":
-        """Return the same candidates; of the stale ones, WAITING, RUNNING and KV_USAGE are unknown."""
+        """Return the same candidates, with unknown WAITING, RUNNING and KV_USAGE for the stale ones."""
         stale = self.stale(after_seconds)
         if not stale.any():
             return self
@@ -105,22 +105,22 @@ class Candidates:
 
     @property
     def hides_load(self) -> bool:
-        """Whether the load of some members is another than in the snapshot, because that is old."""
+        """Whether some columns differ from those of the snapshot, because reports are old."""
         return self._load is not None
 
     def values(self, column: Column) -> Floats:
-        """One number for each member; NaN, or the column's own default, where it has not been reported."""
+        """Return one number for each member; NaN, or the default of the column, for an unreported one."""
         if self._load is not None and column in self._load:
             return self._load[column]
         return self.snapshot.column(column)[self.slots]
 
     def records(self, attribute: Attribute[_T]) -> list[_T]:
-        """One record for each member."""
+        """Return one record for each member."""
         values = self.snapshot.records(attribute).values
         return [values[slot] for slot in self.slots.tolist()]
 
     def derive(self, build: Callable[["Candidates"], _D]) -> _D:
-        """Return `build(self)`, built once for this object; an array is made read-only."""
+        """Return `build(self)`, which is called once for this object; an array is made read-only."""
         if self._memo is None:
             self._memo = {}
         if build not in self._memo:
@@ -133,7 +133,7 @@ class Candidates:
         return self.snapshot.endpoints.derive_mask(_has_label, key, tuple(values))[self.slots]
 
     def where_label_is(self, key: str, value: str) -> Mask:
-        """Mark the members whose label `key` is this value, not empty, which may come from a client."""
+        """Mark the members whose label `key` is this value, which is not empty and may come from a client."""
         numbers, of_slot = self.snapshot.endpoints.derive(_numbered_values, key)
         mask: Mask = of_slot[self.slots] == numbers.get(value, _NO_VALUE)
         return mask
@@ -144,7 +144,7 @@ def _has_label(endpoint: Endpoint | None, key: str, values: tuple[str, ...]) -> 
 
 
 def _numbered_values(endpoints: tuple[Endpoint | None, ...], key: str) -> tuple[Mapping[str, int], NDArray[np.int64]]:
-    """Return a number for each value of the label, and the number of each slot. The memo is bounded."""
+    """Return a number for each value of the label, and the number of each slot."""
     numbers: dict[str, int] = {}
     values = ["" if endpoint is None else endpoint.labels.get(key, "") for endpoint in endpoints]
     of_slot = [numbers.setdefault(value, len(numbers)) if value else _NO_LABEL for value in values]
@@ -153,18 +153,18 @@ def _numbered_values(endpoints: tuple[Endpoint | None, ...], key: str) -> tuple[
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """The endpoints among which to pick, by address in canonical form."""
+    """Endpoints among which to pick, by address in canonical form."""
 
     addresses: frozenset[str]
 
     @classmethod
     def parse(cls, entries: Iterable[str]) -> "Subset":
-        """Read addresses, or comma-separated lists of them; malformed ones match no endpoint."""
+        """Parse addresses, or comma-separated lists of them; malformed addresses match no endpoint."""
         parts = (part.strip() for entry in entries for part in entry.split(","))
         return cls(frozenset(_canonical(part) for part in parts if part))
 
     def mask(self, snapshot: Snapshot, slots: Positions) -> Mask:
-        """Mark those of the slots whose endpoint is in the subset."""
+        """Mark the slots whose endpoint is in the subset."""
         by_address = snapshot.endpoints.derive(_slots_by_address)
         allowed = [slot for address in self.addresses for slot in by_address.get(address, ())]
         return np.isin(slots, np.array(allowed, dtype=np.intp))
@@ -180,7 +180,7 @@ def _slots_by_address(endpoints: tuple[Endpoint | None, ...]) -> dict[str, list[
 
 
 def _canonical(text: str) -> str:
-    """Return the address with IPv6 in its shortest form; a malformed one as it is."""
+    """Return the address with IPv6 in its shortest form; a malformed one is unchanged."""
     host, port = text, ""
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")
@@ -199,8 +199,7 @@ def _canonical(text: str) -> str:
 def closeness(candidates: Candidates, slot: int) -> Positions:
     """Return for each candidate the index in LEVELS of the closest level it shares with the slot's endpoint, or FAR.
 
-    A level is shared where both name the same place. Unknown places are never shared. Levels are compared one by one;
-    places need not nest.
+    A level is shared if both have the same known place. Levels are independent of each other: places need not nest.
     """
     places = candidates.snapshot.records(TOPOLOGY).derive(_places)
     there = places[:, slot, None]
@@ -209,6 +208,6 @@ def closeness(candidates: Candidates, slot: int) -> Positions:
 
 
 def _places(topologies: tuple[Topology, ...]) -> NDArray[np.int64]:
-    """Return a key for each place, equal ones for equal places: one row for each level, one column for each slot."""
+    """Return a key for each place, with one row for each level and one column for each slot."""
     count = len(topologies)
     return np.array([np.fromiter(map(hash, map(attrgetter(level), topologies)), np.int64, count) for level in LEVELS])

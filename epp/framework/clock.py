@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time as a value that is passed in: the server's clock, and one that tests and simulators turn by hand."""
+"""Clocks that components get as an argument: the system clock, and a manual one for tests and simulators."""
 
 import time
 from abc import ABC, abstractmethod
@@ -12,11 +12,11 @@ class Clock(ABC):
 
     @abstractmethod
     def now(self) -> float:
-        """Seconds since an arbitrary start; never goes back, and only differences mean anything."""
+        """Return the seconds since an arbitrary start. The time never goes back; only differences are meaningful."""
 
     @abstractmethod
     def utc(self) -> float:
-        """Seconds since 1970 began in Greenwich; may be set back, so that differences mean nothing."""
+        """Return the seconds since the Unix epoch. The time may be set back; differences are not meaningful."""
 
 
 class SystemClock(Clock):
@@ -24,7 +24,7 @@ class SystemClock(Clock):
 
     __slots__ = ()
 
-    now = staticmethod(time.monotonic)  # without a call in between: there are several for each request
+    now = staticmethod(time.monotonic)  # without a wrapper, since each request calls it several times
     utc = staticmethod(time.time)
 
 
@@ -40,7 +40,7 @@ class ManualClock(Clock):
         return self.time
 
     def utc(self) -> float:
-        """Return the same: it starts at the beginning of 1970 unless told otherwise."""
+        """Return the same time; it starts at the Unix epoch by default."""
         return self.time
 
     def advance(self, seconds: float) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Status of an endpoint's cluster from a hub: scores, placements, taints, admission checks.
 
-One frozen record for all endpoints of a cluster, an attribute of the snapshot like the accelerator tag.
+The status is an attribute of the snapshot, with one frozen record for all endpoints of a cluster.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,13 +19,12 @@ from epp.framework.candidates import Candidates
 from epp.framework.endpoint import Endpoint
 from epp.framework.limits import NonNegative
 from epp.framework.plugin import Parameters
-from epp.framework.records import Records
 from epp.framework.snapshot import ROUND_TRIP, Attribute, Snapshot
 
 MOST_SCORE = 100.0
-"""Scores of a hub reach from -100 to 100."""
+"""Scores of a hub are between -100 and 100."""
 MOST_WEIGHT = 10.0
-"""Weights of scores in a placement reach from -10 to 10."""
+"""Weights of scores in a placement are between -10 and 10."""
 
 USAGE_SCORE = "resource-usage-score"
 """Name of the AddOnPlacementScore with the scores of free resources."""
@@ -37,11 +36,11 @@ USAGE_ALIASES: Mapping[str, str] = MappingProxyType(
         "tpuAvailable": "tpuClusterAvailable",
     }
 )
-"""Names in published examples that no such score has, and the real ones."""
+"""Wrong names of these scores in published examples, and the right ones."""
 
 _MOST_NAMES = 10_000
 POOL_IMPORT = "InferencePoolImport"
-"""Begins the names of imported pools among placements: `InferencePoolImport/namespace/name`."""
+"""Prefix of imported pools among placements: `InferencePoolImport/namespace/name`."""
 
 
 CLUSTER_LABELS = ("multicluster.kubernetes.io/source-cluster", "topology.istio.io/cluster")
@@ -61,7 +60,7 @@ class ClusterTaint(msgspec.Struct, frozen=True, kw_only=True):
     value: str = ""
     effect: TaintEffect
     since: float | None = None
-    """When it was added, in seconds since the epoch; None if unknown."""
+    """Time at which it was added, in seconds since the epoch; None if unknown."""
 
 
 class PlacementStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,48 +68,48 @@ class PlacementStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     chosen: bool = False
     score: float | None = None
-    """Sum of its weighted scores, which has no fixed limits; None if the hub does not say."""
+    """Sum of weighted scores, without fixed limits; None if the hub does not report it."""
     group: str = ""
-    """Name of its decision group, or else the group's index."""
+    """Name of the decision group, or else its index."""
     any_chosen: bool = True
-    """Whether the placement chose any cluster at all."""
+    """Whether the placement chose any cluster."""
 
 
 class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Known status of the cluster of an endpoint."""
 
     cluster: str = ""
-    """Its name; empty if nothing is known of it."""
+    """Name of the cluster; empty if it is unknown."""
     local: bool = False
     scores: Mapping[str, float] = msgspec.field(default_factory=dict)
-    """By `resourceName/scoreName`, -100..100, without missing and expired scores."""
+    """Scores by `resourceName/scoreName`, -100..100, without missing and expired ones."""
     expired: frozenset[str] = frozenset()
     """`resourceName/scoreName` of scores whose `validUntil` has passed."""
     placements: Mapping[str, PlacementStatus] = msgspec.field(default_factory=dict)
-    """All known placements by `namespace/name`, also ones that did not choose the cluster. An imported pool counts as a
-    placement, `InferencePoolImport/namespace/name`, that chose the clusters that export it and the local one."""
+    """All known placements by `namespace/name`, including those that did not choose the cluster. An imported pool is a
+    placement `InferencePoolImport/namespace/name` that chose the local cluster and those that export the pool."""
     taints: tuple[ClusterTaint, ...] = ()
     active: bool | None = None
-    """Whether an admission check of multi-cluster queueing that uses it is active; None if there is none."""
+    """Whether an admission check of multi-cluster queueing for the cluster is active; None without such a check."""
     available: bool | None = None
     """Condition ManagedClusterConditionAvailable; None if unknown."""
     labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     claims: Mapping[str, str] = msgspec.field(default_factory=dict)
     latency: float | None = None
-    """Declared seconds of a round trip to it; None if none are declared."""
+    """Declared round-trip time to the cluster in seconds; None if not declared."""
     transfer_cost: float | None = None
-    """Declared dollars for a gigabyte to and from it; None if none are declared."""
+    """Declared price of a gigabyte to or from the cluster in dollars; None if not declared."""
 
 
 def cluster_of(endpoint: Endpoint, labels: Iterable[str], local: str) -> str:
-    """Return the name of an endpoint's cluster: its own, that of the first of the labels it has, or the local one."""
+    """Return the cluster of an endpoint: from its field `cluster`, else from the first label it has, else `local`."""
     return endpoint.cluster or next(filter(None, (endpoint.labels.get(name, "") for name in labels)), local)
 
 
 NO_STATUS = ClusterStatus()
 
 CLUSTER: Attribute[ClusterStatus] = Attribute("cluster", NO_STATUS, "cluster-data-source")
-"""Standing of the cluster of an endpoint with its hub."""
+"""Status of the cluster of an endpoint, from its hub."""
 
 
 A = TypeVarTuple("A")
@@ -121,7 +120,7 @@ def status_numbers(
 ) -> Floats:
     """Return `number(status, *arguments)` for each candidate, NaN for None.
 
-    Memoised by function and arguments: `number` is a module-level function or a method, the arguments are hashable.
+    The result is memoised: `number` must be a module-level function or a method, and the arguments hashable.
     """
     return candidates.snapshot.records(CLUSTER).derive_numbers(number, *arguments)[candidates.slots]
 
@@ -133,28 +132,28 @@ def status_mask(candidates: Candidates, test: Callable[[ClusterStatus, *A], bool
 
 class Clusters(NamedTuple):
     names: tuple[str, ...]
-    """In order of their numbers; empty for endpoints whose cluster is not said: those of the local one."""
+    """Names of clusters by number; empty for the local cluster, whose endpoints have no `cluster`."""
     numbers: Positions
+    """Number of the cluster of each slot."""
 
     def named(self, name: str) -> int:
-        """Return the number of a cluster; -1 for one without endpoints."""
+        """Return the number of a cluster; -1 for a cluster without endpoints."""
         return self.names.index(name) if name in self.names else -1
 
 
 class ClusterIndex:
-    """The clusters of the pool of one plugin, numbered again only when endpoints or their statuses change."""
+    """Cached clusters of the endpoints, which are numbered again when endpoints or statuses change."""
 
     def __init__(self) -> None:
-        self._of: tuple[Records[Endpoint | None], object] | None = None
+        self._sources: tuple[object, object] = None, None
         self._clusters = Clusters((), np.empty(0, dtype=np.intp))
 
     def of(self, snapshot: Snapshot) -> Clusters:
-        """Return the clusters of a snapshot: by the status of an endpoint, or else by its own `cluster`."""
-        endpoints, statuses = snapshot.endpoints, snapshot.attributes.get(CLUSTER.name)
-        before = self._of
-        if before is None or before[0] is not endpoints or before[1] is not statuses:
-            self._of = endpoints, statuses
-            self._clusters = _numbered(endpoints.values, snapshot.records(CLUSTER).values)
+        """Return the clusters of a snapshot: by the status of each endpoint, or else by its field `cluster`."""
+        sources = snapshot.endpoints, snapshot.attributes.get(CLUSTER.name)
+        if any(map(is_not, sources, self._sources)):
+            self._sources = sources
+            self._clusters = _numbered(snapshot.endpoints.values, snapshot.records(CLUSTER).values)
         return self._clusters
 
 
@@ -168,7 +167,7 @@ def _numbered(endpoints: Sequence[Endpoint | None], statuses: Sequence[Any]) -> 
 
 
 class _Numbers:
-    """Numbers of clusters by name; 0 for endpoints whose cluster is not said: those of the local one."""
+    """Numbers of clusters by name; 0 for the local cluster, whose endpoints have no `cluster`."""
 
     def __init__(self) -> None:
         self.names = {"": 0}
@@ -178,22 +177,23 @@ class _Numbers:
 
 
 class NetworkSeconds:
-    """Round trips to the clusters of a pool, computed again only when endpoints, statuses or measurements change."""
+    """Cached round-trip times to clusters, computed again when endpoints, statuses or measurements change."""
 
     def __init__(self) -> None:
         self._numbers = _Numbers()
-        self._known: tuple[tuple[object, ...], Floats | None] = (), None
+        self._sources: tuple[object, object, object] = None, None, None
+        self._seconds: Floats | None = None
 
     def of(self, snapshot: Snapshot) -> Floats | None:
-        """Return the seconds of a round trip to the cluster of each slot, or None if all are in the local one.
+        """Return the round-trip time in seconds to the cluster of each slot; None if all are in the local cluster.
 
-        0 for the local cluster; otherwise as declared, or the shortest that was measured to an endpoint of the cluster;
-        NaN if unknown.
+        The time is 0 for the local cluster, otherwise the declared time, or else the shortest measured time to an
+        endpoint of the cluster; NaN if unknown.
         """
         sources = snapshot.endpoints, snapshot.attributes.get(CLUSTER.name), snapshot.columns.get(ROUND_TRIP.name)
-        if len(self._known[0]) != len(sources) or any(map(is_not, sources, self._known[0])):
-            self._known = sources, self._computed(snapshot)
-        return self._known[1]
+        if any(map(is_not, sources, self._sources)):
+            self._sources, self._seconds = sources, self._computed(snapshot)
+        return self._seconds
 
     def _computed(self, snapshot: Snapshot) -> Floats | None:
         if len(self._numbers.names) > _MOST_NAMES:
@@ -221,19 +221,19 @@ def _declared(status: ClusterStatus) -> float | None:
 
 
 class ClusterToleration(Parameters, frozen=True):
-    """Taints that do not count, as in `tolerations` of a Placement."""
+    """Tolerated taints, as in `tolerations` of a Placement."""
 
     key: str = ""
     """Key of the taints; empty for all keys, with the operator `Exists`."""
     operator: Literal["Equal", "Exists"] = "Equal"
-    """`Equal` compares the value as well, `Exists` takes any value."""
+    """`Equal` compares the value too; `Exists` accepts any value."""
     value: str = ""
     """Value of the taints, with the operator `Equal`."""
     effect: TaintEffect | None = None
     """Effect of the taints: `NoSelect`, `PreferNoSelect` or `NoSelectIfNew`; left out for all effects."""
     toleration_seconds: NonNegative | None = None
-    """Time after its addition for which a taint is tolerated; left out for ever. A taint of unknown age is tolerated.
-    Without effect on `NoSelectIfNew`."""
+    """Time for which a taint is tolerated after it was added; by default forever. A taint of unknown age is tolerated.
+    It has no effect on `NoSelectIfNew`."""
 
     def __post_init__(self) -> None:
         if not self.key and self.operator == "Equal":
@@ -250,7 +250,7 @@ class ClusterToleration(Parameters, frozen=True):
 
 
 def counts_from(status: ClusterStatus, effect: TaintEffect, tolerations: Iterable[ClusterToleration]) -> float:
-    """Return from what time on a taint of that effect counts, in seconds since the epoch: -inf always, inf never."""
+    """Return the time from which a taint with this effect counts, in seconds since the epoch; inf for never."""
     return min((_tolerated_until(taint, tolerations) for taint in status.taints if taint.effect is effect), default=inf)
 
 

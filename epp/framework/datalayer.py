@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Roles that bring knowledge in from outside, all in the background: discovery, data sources, extractors."""
+"""Roles that get data about endpoints in the background: discovery, data sources, extractors, taggers."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -15,39 +15,39 @@ from epp.framework.snapshot import Attribute, Column
 
 
 class Report(msgspec.Struct, frozen=True):
-    """Content of one page of an endpoint; values that are absent stay unchanged.
+    """Content of one page of an endpoint; missing values stay unchanged.
 
-    Immutable: an extractor may return the same report again.
+    A report is immutable: an extractor may return the same report again.
     """
 
     columns: Mapping[Column, float] = msgspec.field(default_factory=dict)
-    """Columns that no snapshot has yet are added to all that follow."""
+    """Values by column; new columns are added to all following snapshots."""
     attributes: Mapping[Attribute[Any], object] = msgspec.field(default_factory=dict)
     problems: tuple[str, ...] = ()
-    """Impossible values of the page; they count as unknown."""
+    """Messages about impossible values of the page, which are treated as unknown."""
     uid: str = ""
-    """UID of the endpoint's pod. A changed UID means a new pod: nothing learned applies to it."""
+    """UID of the endpoint's pod. A changed UID means a new pod: everything learned is dropped."""
     boot_id: str = ""
-    """Boot ID of the endpoint's node, likewise."""
+    """Boot ID of the endpoint's node. A changed boot ID means a new start: everything learned is dropped."""
 
 
 class Pool(Protocol):
-    """Where discovery puts the endpoints it finds."""
+    """Receiver of the endpoints that discovery finds."""
 
     def replace(self, endpoints: Iterable[Endpoint]) -> object:
         """Replace the endpoints of the pool; remaining endpoints keep their data."""
 
     def update(self, changed: Iterable[Endpoint], removed: Iterable[str] = ()) -> object:
-        """Remove the endpoints of the ids `removed`, then add or replace the endpoints in `changed`.
+        """Remove the endpoints with the ids in `removed`, then add or replace the endpoints in `changed`.
 
-        An endpoint whose id is in both starts without data; unknown ids in `removed` are ignored. Raises
-        ValueError, with the pool unchanged, for two endpoints of one id in `changed`.
+        An endpoint whose id is in both starts without data; unknown ids in `removed` are ignored. If two endpoints in
+        `changed` have the same id, raises ValueError and leaves the pool unchanged.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """An endpoint that is not in the pool, as its host name has no address."""
+    """An endpoint that is not in the pool because its host name does not resolve."""
 
     id: str
     host: str
@@ -60,17 +60,17 @@ class Discovery(Plugin[P], role=Role(title="Discovery")):
 
     @property
     def unresolved(self) -> Sequence[Unresolved]:
-        """Endpoints that are not in the pool because they have no address."""
+        """Endpoints that are not in the pool because their host names do not resolve."""
         return ()
 
     @property
     def trouble(self) -> str:
-        """Why its endpoints may be out of date, with the remedy; empty while they are up to date. For any thread."""
+        """Reason that endpoints may be out of date, with the remedy; empty if they are up to date. Thread-safe."""
         return next(map(str, self.inputs.problems), "")
 
     @abstractmethod
     async def start(self, pool: Pool) -> None:
-        """Fill the pool once; raises ConfigurationError when its source cannot be read."""
+        """Fill the pool once; raises ConfigurationError if the source cannot be read."""
 
     @abstractmethod
     async def follow(self, pool: Pool) -> None:
@@ -78,17 +78,17 @@ class Discovery(Plugin[P], role=Role(title="Discovery")):
 
 
 class EndpointSource(NamedTuple):
-    """One of the sources of endpoints of a pool."""
+    """A source of endpoints of a pool."""
 
     plugin: Discovery[Any]
     name: str
     """Unique among the sources."""
     precedence: int = 0
-    """Of two sources with an endpoint of the same address or id, the higher one counts; of equal ones, the first."""
+    """Precedence among sources with an endpoint of the same address or id: the highest, or else the first source."""
 
 
 class Contact(StrEnum):
-    """How an endpoint took the last attempts to ask it."""
+    """Result of the last attempts to poll an endpoint."""
 
     NOT_ASKED = "not asked yet"
     ANSWERS = "answers"
@@ -111,13 +111,13 @@ class UnreachableError(Exception):
     def __init__(self, message: str, *, refused: bool, contact: Contact | None = None, remedy: str = "") -> None:
         super().__init__(message)
         self.refused = refused
-        """No request can be answered there, as opposed to no answer yet."""
+        """Whether the endpoint cannot serve any request; otherwise it has only not answered yet."""
         self.contact = contact or (Contact.REFUSED if refused else Contact.SILENT)
         self.remedy = remedy
 
 
 class PageError(Exception):
-    """The endpoint answered, but not with a page that can be read."""
+    """The endpoint answered with an unreadable page."""
 
     def __init__(self, message: str = "", *, remedy: str = "") -> None:
         super().__init__(message)
@@ -125,7 +125,7 @@ class PageError(Exception):
 
 
 class NotAskedError(Exception):
-    """The picker could not ask, for want of a file descriptor, say: this tells nothing of the endpoint."""
+    """The picker could not poll the endpoint for a reason of its own, such as a lack of file descriptors."""
 
 
 class DataSource(Plugin[P], role=Role(title="Data sources")):
@@ -133,16 +133,16 @@ class DataSource(Plugin[P], role=Role(title="Data sources")):
 
     @property
     def interval_seconds(self) -> float | None:
-        """Time between two pages of one endpoint; None for the collector's own."""
+        """Interval of polls of one endpoint; None for the default of the collector."""
         return None
 
     @property
     def port(self) -> int | None:
-        """The port asked; None for the endpoint's own."""
+        """Port of the page; None for that of the endpoint."""
         return None
 
     def asks(self, endpoint: Endpoint) -> bool:
-        """Whether the endpoint itself answers, as opposed to something beside it, whose fate is its own."""
+        """Return whether the endpoint itself serves the page, not another server that can fail independently."""
         return self.port is None or self.port == endpoint.port
 
     @abstractmethod
@@ -151,7 +151,7 @@ class DataSource(Plugin[P], role=Role(title="Data sources")):
 
     @abstractmethod
     async def close(self) -> None:
-        """Give back connections."""
+        """Close all connections."""
 
 
 class Extractor(Plugin[P], role=Role(title="Extractors")):
@@ -161,34 +161,31 @@ class Extractor(Plugin[P], role=Role(title="Extractors")):
     def series(self) -> Collection[str] | None:
         """Names of the series that are read from a page in the Prometheus text format; None for whole pages.
 
-        With names, only the lines of these series of a large page are passed, up to the limits of pages.
+        With names, `extract` gets only the lines of these series of a large page, up to the limits of pages.
         """
         return None
 
     @property
     def newest(self) -> Collection[str]:
-        """Names in `series` of which only the series with the greatest value counts.
-
-        Only that series of a large page is passed.
-        """
+        """Names in `series` for which `extract` gets only the series with the greatest value of a large page."""
         return ()
 
     @abstractmethod
     def extract(self, page: bytes, endpoint: Endpoint) -> Report:
-        """Return the content of the page; raises PageError if this extractor understands none of it."""
+        """Return the content of the page; raises PageError if this extractor can use nothing of it."""
 
 
 @runtime_checkable
 class TrustsMetrics(Protocol):
-    """A plugin for which metrics of a certain age count for nothing: endpoints are polled accordingly."""
+    """A plugin that ignores metrics from a certain age on; endpoints are polled more often than that."""
 
     @property
     def oldest_metrics_seconds(self) -> float:
-        """The age up to which metrics count."""
+        """Maximum age of usable metrics."""
 
 
 class Tagger(Plugin[P], role=Role(title="Taggers")):
-    """Reads what discovery says of an endpoint into columns and attributes; does no I/O."""
+    """Turns the discovered properties of an endpoint into columns and attributes; does no I/O."""
 
     @abstractmethod
     def tag(self, endpoint: Endpoint) -> Report:
@@ -198,61 +195,61 @@ class Tagger(Plugin[P], role=Role(title="Taggers")):
         """Forget an endpoint that left the pool."""
 
     def tag_made_up(self, endpoint: Endpoint) -> Report:
-        """Return what `tag` would of an endpoint that there is not; one that notes or logs anything does not here."""
+        """Return the result of `tag` for a simulated endpoint, without recording or logging anything."""
         return self.tag(endpoint)
 
 
 class KnowsAccelerators(Tagger[P]):
-    """A tagger that knows which accelerators there are."""
+    """A tagger that has the names of accelerator classes and products."""
 
     refuses_unknown: bool = False
-    """Whether a configuration that names an unknown accelerator is refused; otherwise there is a warning."""
+    """Whether a configuration with an unknown accelerator is refused; otherwise there is a warning."""
 
     @abstractmethod
     def knows(self, name: str) -> bool:
-        """Say whether there is a class, or a product, of that name."""
+        """Return whether a class or a product has this name."""
 
     @property
     def placement_templates(self) -> Collection[str]:
-        """Names of the placement templates that are known."""
+        """Names of the known placement templates."""
         return ()
 
     @property
     def selectors(self) -> Sequence[str]:
-        """Objects with selectors of accelerators, which are for plugins that make selections."""
+        """Objects that select accelerators, which only plugins that make selections use."""
         return ()
 
 
 @runtime_checkable
 class NamesPlacementTemplate(Protocol):
-    """A plugin that goes by a placement template."""
+    """A plugin that uses a placement template."""
 
     @property
     def placement_template(self) -> str:
-        """Its name; empty for the name of each endpoint's pool."""
+        """Name of the template; empty for the template of each endpoint's pool."""
 
 
 def unknown_accelerators(plugin: Plugin[Any], sources: Sequence[KnowsAccelerators[Any]]) -> tuple[str, ...]:
-    """Return the accelerators that the plugin names and no source knows; none without sources."""
+    """Return the accelerators in the parameters of the plugin that are unknown to all sources; none without sources."""
     names = dict.fromkeys(plugin.accelerator_names) if sources else ()
     return tuple(name for name in names if not any(source.knows(name) for source in sources))
 
 
 AffectedEndpoints: TypeAlias = Callable[[Endpoint], bool]
-"""Whether an endpoint may be tagged otherwise than before."""
+"""Function that returns whether the tag of an endpoint may have changed."""
 
 
 def no_endpoint(_endpoint: Endpoint) -> bool:
-    """Return False: all endpoints are tagged as before."""
+    """Return False: no tag has changed."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class EveryEndpoint:
-    """All endpoints, which takes a while in a large pool."""
+    """All endpoints; tagging them takes a while in a large pool."""
 
     first: AffectedEndpoints = no_endpoint
-    """Those that are to be tagged before the others: new ones, say."""
+    """Endpoints to tag before the others, such as new ones."""
 
     def __call__(self, _endpoint: Endpoint, /) -> bool:
         return True
@@ -262,15 +259,15 @@ every_endpoint = EveryEndpoint()
 
 
 class FollowingTagger(Tagger[P]):
-    """A tagger that comes to know more, or other, while it runs."""
+    """A tagger whose data changes while it runs."""
 
     @abstractmethod
     async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:
-        """Keep up until cancelled; call `changed(every_endpoint)`, or with some, to have them tagged again soon."""
+        """Apply changes until cancelled; call `changed` with the endpoints that must be tagged again."""
 
 
 class Follower(Plugin[P], role=Role(title="Followers of files and services")):
-    """Keeps up with files, or talks to a service, of its own while it runs."""
+    """Follows its own files, or keeps connections to a service, while it runs."""
 
     @abstractmethod
     async def follow(self) -> None:
@@ -278,12 +275,12 @@ class Follower(Plugin[P], role=Role(title="Followers of files and services")):
 
 
 class EndpointNotifications(Plugin[P], role=Role(title="Notifications")):
-    """Stands, among the data sources, for the comings and goings of endpoints; its extractors are taggers."""
+    """Represents added and removed endpoints as a data source, whose extractors are taggers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A data source, polled at every endpoint, and the extractors that read its pages."""
+    """A data source, which is polled for every endpoint, and the extractors of its pages."""
 
     source: DataSource[Any]
     extractors: tuple[Extractor[Any], ...]

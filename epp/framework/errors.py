@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of a request, with HTTP status and sentence; and those of a configuration.
+"""Errors of requests, with HTTP status and message, and errors of configurations.
 
 Statuses, codes and reasons are the same as in llm-d-router, because clients match on them. This project adds the
 statuses 408, 413, 431 and 502. Messages are for the client: problem and remedy in terms of HTTP and JSON, without names
-of plugins or classes. Refusals with a drop reason are in `refusals`.
+of plugins or classes. Errors with a drop reason are in `refusals`.
 """
 
 from typing import TYPE_CHECKING
@@ -11,36 +11,36 @@ from typing import TYPE_CHECKING
 from epp.framework.headers import AUTHORIZATION
 from epp.framework.messages import quoted, shown_path
 
-if TYPE_CHECKING:  # results know errors
+if TYPE_CHECKING:  # `result` imports this module
     from epp.framework.result import FailedScheduling, ProfileAttempt
 
 
 class RequestError(Exception):
-    """A request cannot be routed, or not to its end; the caller gets `status` and `message`."""
+    """A request cannot be routed or completed; the client gets `status` and `message`."""
 
     status: int = 500
     code: str = "Internal"
     reason: str | None = None
-    """Value of the response header `x-llm-d-request-dropped-reason`, when there is one."""
+    """Value of the response header `x-llm-d-request-dropped-reason`; None for no header."""
     param: str | None = None
-    """The part of the JSON body at fault, such as `messages[0].content`."""
+    """Invalid part of the JSON body, such as `messages[0].content`."""
     kind: str | None = None
-    """Machine-readable cause; one of OpenAI's error codes."""
+    """Machine-readable cause: one of OpenAI's error codes."""
     text: str = "{}"
-    """The message; `{}` stands for the words that the error is raised with."""
+    """Template of the message; `{}` is replaced by the argument of the error."""
     llm_d_message: str = ""
-    """The message of llm-d-router, to the letter, since tools look for it; empty where it has none. `{}` likewise."""
+    """Template of the exact message of llm-d-router, which tools search for; empty if llm-d-router has none."""
     detail: str = ""
     """Details for the operator; never sent to the client."""
     retry_after_seconds: int | None = None
-    """Value of the response header `retry-after`; None where waiting is not known to help."""
+    """Value of the response header `retry-after`; None if waiting may not help."""
     attempt: "ProfileAttempt | None" = None
-    """How far the profile came that failed with it; None outside of profiles."""
+    """Partial run of the profile that failed with this error; None outside of profiles."""
     scheduling: "FailedScheduling | None" = None
-    """How far the scheduling came that ended with it; None outside of it."""
+    """Partial scheduling that failed with this error; None for other errors."""
 
     def __init__(self, words: str = "", *, detail: str = "") -> None:
-        """Take words for the message: in place of `{}`, or of the whole text if it has no such place."""
+        """Format the message: `words` replace `{}` in the text, or the whole text if it has no `{}`."""
         super().__init__(self.text.format(words) if "{}" in self.text or not words else words)
         self._words = words
         if detail:
@@ -53,24 +53,24 @@ class RequestError(Exception):
 
     @property
     def sentence(self) -> str:
-        """The message as llm-d-router sends it: `inference error: <Code> - <message>`."""
+        """The message in the format of llm-d-router: `inference error: <Code> - <message>`."""
         return f"inference error: {self.code} - {self.llm_d_message.format(self._words) or self.message}"
 
 
 class BadRequestError(RequestError):
-    """The request itself is at fault."""
+    """The request is invalid."""
 
     status = 400
     code = "BadRequest"
 
 
 class NoParserError(BadRequestError):
-    """No parser claims the request's path."""
+    """No parser handles the path of the request."""
 
     kind = "unknown_url"
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"path {quoted(shown_path(path))} is of no API that is served here: correct the URL")
+        super().__init__(f"path {quoted(shown_path(path))} belongs to no API that is served here: correct the URL")
 
 
 class MalformedBodyError(BadRequestError):
@@ -83,7 +83,7 @@ class MalformedBodyError(BadRequestError):
 
 
 class BodyMissingError(BadRequestError):
-    """The API at this path takes a body, and the request has none."""
+    """The API at this path requires a body, but the request has none."""
 
     text = "the request has no body: send a JSON object"
 
@@ -105,14 +105,14 @@ class UnauthorizedError(RequestError):
 
 
 class UnknownApiKeyError(UnauthorizedError):
-    """The request has an API key, and no tenant has it."""
+    """The API key of the request belongs to no tenant."""
 
     kind = "invalid_api_key"
     text = "the API key of this request is not known here: send a valid one"
 
 
 class WithoutApiKeyError(UnauthorizedError):
-    """The request has no API key where one is wanted; `header` is that for it."""
+    """The request lacks a required API key; `header` is the header for it."""
 
     kind = "invalid_api_key"
 
@@ -122,13 +122,13 @@ class WithoutApiKeyError(UnauthorizedError):
 
 
 class UnknownClientError(UnauthorizedError):
-    """Nothing in the request says that it is of a tenant, where others are refused."""
+    """The request belongs to no tenant, and such requests are refused."""
 
     text = "this request is of no client that is known here: ask the operator of this API for access"
 
 
 class ForbiddenError(RequestError):
-    """A plugin does not let this caller do this."""
+    """A plugin does not allow this client to do this."""
 
     status = 403
     code = "Forbidden"
@@ -154,7 +154,7 @@ class PreconditionFailedError(RequestError):
 
 
 class BodyTooLargeError(RequestError):
-    """The body is larger than this picker gathers."""
+    """The body is larger than this picker buffers."""
 
     status = 413
     code = "PayloadTooLarge"
@@ -164,7 +164,7 @@ class BodyTooLargeError(RequestError):
 
 
 class HeadersTooLargeError(RequestError):
-    """The request has more header fields, or larger ones, than this picker reads; Envoy's own limits are far lower."""
+    """The request has more or larger header fields than this picker reads; the limits of Envoy are far lower."""
 
     status = 431
     code = "RequestHeaderFieldsTooLarge"
@@ -177,7 +177,7 @@ class HeadersTooLargeError(RequestError):
 
 
 class BadResponseError(RequestError):
-    """The response of the model server has more header fields, or larger ones, than this picker reads."""
+    """The response of the model server has more or larger header fields than this picker reads."""
 
     status = 502
     code = "BadGateway"
@@ -188,16 +188,16 @@ class BadResponseError(RequestError):
 
 
 class InternalError(RequestError):
-    """The picker, not the request, is at fault; only the operator is told how."""
+    """The picker failed; only the operator gets the cause."""
 
     @property
     def message(self) -> str:
-        """The same for all: causes are not for clients."""
+        """The same message for all causes, which clients must not see."""
         return "the gateway failed on this request: retry, and if it fails again, tell the operator of this service"
 
 
 class PluginFailedError(InternalError):
-    """A plugin raised, or returned something that cannot be used."""
+    """A plugin raised an exception, or returned an invalid result."""
 
     def __init__(self, plugin: str, problem: str) -> None:
         super().__init__(f"plugin {plugin!r} failed: {problem}")
@@ -205,7 +205,7 @@ class PluginFailedError(InternalError):
 
 
 class AdmissionDeniedError(RequestError):
-    """An admission plugin said no; all but its message's beginning is that of its reason."""
+    """An admission plugin refused the request; everything except the start of the message comes from `cause`."""
 
     def __init__(self, cause: RequestError) -> None:
         super().__init__(f"request cannot be admitted: {cause.message}")
@@ -214,7 +214,7 @@ class AdmissionDeniedError(RequestError):
 
 
 class ConfigurationError(Exception):
-    """The configuration cannot be used; the message names the thing, the place and the remedy."""
+    """The configuration cannot be used; the message has the problem, the place and the remedy."""
 
     def __init__(self, problem: str, *, remedy: str = "") -> None:
         super().__init__(f"{problem}; {remedy}" if remedy else problem)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that others write: reading them safely, and waiting until a version is complete.
+"""Files that other programs write: safe reads, and delays until a version is complete.
 
-A file that is written in place is empty at first, and then grows; its beginning may be valid. Therefore a version
-that is written in place, or is much smaller than the version before, waits until it has stayed the same for a while.
+A file that is written in place is empty at first and then grows, and its first part may be valid. Therefore a version
+that is written in place, or is much smaller than the previous one, takes effect only after it stays unchanged for a
+while.
 """
 
 import errno
@@ -20,30 +21,30 @@ from epp.framework.input_errors import ParameterError, read_struct
 
 _ALLOWED: ContextVar[tuple[frozenset[str], frozenset[str]] | None] = ContextVar("files that may be read", default=None)
 UNCHANGED_SECONDS = 1.5
-"""Longer than a pause between two writes of one program, and than the second between two looks at a file."""
+"""Time without changes; longer than a pause between two writes of a program, and than the interval of reads."""
 LONGEST_SECONDS = 10.0
-"""A file that is written in place again and again takes effect all the same."""
+"""Time after which a file takes effect even if it keeps changing."""
 _WHEN = f"it takes effect once it has not changed for {UNCHANGED_SECONDS:g} s"
 _MOST_BYTES = 16 * 1024 * 1024
 S = TypeVar("S", bound=msgspec.Struct)
 
 
 class FileId(NamedTuple):
-    """A file of a file system: another one after a rename over it, the same one after a write in place."""
+    """Identity of a file; it differs after a rename over the file, and stays the same after a write in place."""
 
     device: int
     inode: int
 
 
 class FileContent(NamedTuple):
-    """The bytes of a file at one moment."""
+    """Content of a file at one moment."""
 
     data: bytes
     file: FileId
 
 
 def file_id(path: Path) -> FileId | None:
-    """Return which file is at a path; None where that cannot be told."""
+    """Return the identity of the file at a path; None if it is not accessible."""
     try:
         status = path.stat()
     except OSError:
@@ -53,7 +54,7 @@ def file_id(path: Path) -> FileId | None:
 
 @contextmanager
 def only_files(paths: Collection[str], *, below: Collection[str] = ()) -> Iterator[None]:
-    """Allow only these files, and files `below` these directories, to be read within the context."""
+    """Restrict reads within the context to these files, and to files `below` these directories."""
     token = _ALLOWED.set((frozenset(paths), frozenset(below)))
     try:
         yield
@@ -62,22 +63,21 @@ def only_files(paths: Collection[str], *, below: Collection[str] = ()) -> Iterat
 
 
 def check_allowed(path: Path) -> None:
-    """Raise OSError for a file that may not be read now: for libraries that read files themselves."""
+    """Raise OSError if the file may not be read; for libraries that read files themselves."""
     if not _is_allowed(path):
         raise PermissionError(errno.EACCES, "only files of the configuration in effect may be named here", str(path))
 
 
 def read_regular(path: Path, most_bytes: int) -> FileContent:
-    """Return the content, or the first `most_bytes` + 1 bytes of a larger one.
+    """Return the content, or the first `most_bytes` + 1 bytes of a larger file.
 
-    Raises OSError, whose `strerror` has a remedy where there is a certain one. A pipe, a socket or a device is an error
-    too, and is not waited for.
+    Raises OSError, whose `strerror` may have a remedy. A pipe, a socket or a device is an error too, without a wait.
     """
     check_allowed(path)
     try:
         descriptor = _opened(path)
     except FileNotFoundError:
-        descriptor = _opened(path)  # once more: symbolic links in the path may have just been swapped
+        descriptor = _opened(path)  # retry, because symbolic links in the path may just have been replaced
     try:
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
@@ -108,7 +108,7 @@ def _opened(path: Path) -> int:
 
 
 def _no_file(path: Path) -> OSError:
-    return OSError(errno.EINVAL, "it is no regular file: name one", str(path))
+    return OSError(errno.EINVAL, "it is not a regular file: name one", str(path))
 
 
 def _read(descriptor: int, most_bytes: int) -> bytes:
@@ -121,16 +121,16 @@ def _read(descriptor: int, most_bytes: int) -> bytes:
 
 
 class UnsettledVersion(NamedTuple):
-    """A version that waits for the second look."""
+    """A version that is not in effect yet, because it may change."""
 
     digest: bytes
     since: float
-    """Time of the first look at this version."""
+    """Time of the first read of this version."""
     began: float
-    """Time of the first look at the first of the versions that had to wait."""
+    """Time of the first read of the first of the consecutive unsettled versions."""
 
     def is_over(self, now: float) -> bool:
-        """Return whether it has stayed the same for long enough, or others before it have waited in vain."""
+        """Return whether the version has stayed unchanged, or the file has kept changing, for long enough."""
         return now - self.since >= UNCHANGED_SECONDS or now - self.began >= LONGEST_SECONDS
 
 
@@ -139,10 +139,10 @@ def next_wait(before: UnsettledVersion | None, digest: bytes, now: float) -> Uns
 
 
 def doubt(*, in_place: bool, entries: int = 0, entries_before: int = 0) -> str:
-    """Return why a version may be incomplete, in words; empty for a complete one.
+    """Return the reason that a version may be incomplete; empty if it is complete.
 
-    `in_place`: the file is the same as at the last look. A new file that was renamed over it is usually complete: then
-    only the loss of more than half of the entries counts.
+    `in_place` means that the file has the same identity as in the last read. A new file that was renamed over the old
+    one is usually complete: it is only doubtful if more than half of the entries are missing.
     """
     if in_place:
         return f"it was written in place: {_WHEN}"
@@ -159,7 +159,7 @@ def read_mapping(path: Path, most_bytes: int) -> dict[str, object]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"is not YAML: {error}") from error
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise ValueError("is no mapping: name a file of `epp calibrate`, or write `field: value` lines")
+        raise ValueError("is not a mapping: name a file of `epp calibrate`, or write `field: value` lines")
     return found
 
 
@@ -174,7 +174,7 @@ def _content(path: Path, most_bytes: int, remedy: str) -> bytes:
 
 
 def read_list(parameter: str, path: str, entry: type[S]) -> tuple[S, ...]:
-    """Return the entries of the list in a file; raises ValueError that names the parameter, the file and the place."""
+    """Return the entries of the list in a file; raises a ValueError with the parameter, the file and the place."""
     what = f"{parameter} {path!r}"
     try:
         content = _content(Path(path), _MOST_BYTES, "leave entries out")
@@ -185,7 +185,7 @@ def read_list(parameter: str, path: str, entry: type[S]) -> tuple[S, ...]:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{what} is neither YAML nor JSON: {error}") from error
     if not isinstance(found, list):
-        raise ValueError(f"{what} holds no list; begin each entry with `- `")  # noqa: TRY004  what plugins raise
+        raise ValueError(f"{what} is not a list; begin each entry with `- `")  # noqa: TRY004  as plugins must raise
     whole = msgspec.defstruct("ListInFile", [("entries", tuple[entry, ...])])  # type: ignore[valid-type]  # a type at run time
     try:
         (entries,) = msgspec.structs.astuple(read_struct(whole, {"entries": found}))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Roles of flow control: saturation, usage limits, ordering, fairness and eviction; a heap whose entries may move."""
+"""Roles of flow control: saturation, usage limits, ordering, fairness, eviction; a heap with changeable keys."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -22,19 +22,18 @@ N = TypeVar("N", int, str, default=int)
 
 
 class Heap(Generic[T, K, N]):
-    """Entries by key, the least first, and by name where keys are equal; each has a name of its own, such as a number.
+    """Entries by key, the least first; equal keys are ordered by name, which is unique.
 
-    Each change takes time in proportion to the logarithm of the number of entries. Removed entries leave no marks that
-    would have to be cleared later.
+    Each change takes logarithmic time. Entries are removed immediately, not marked as removed.
     """
 
     __slots__ = ("_entries", "_places")
 
     def __init__(self) -> None:
         self._entries: list[tuple[K, N, T]] = []
-        """Each before the two at twice its index and one or two."""
+        """Binary heap: an entry precedes those at `2 * index + 1` and `2 * index + 2`."""
         self._places: dict[N, int] = {}
-        """Index of each, by name."""
+        """Index of each entry, by name."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -46,7 +45,7 @@ class Heap(Generic[T, K, N]):
         return (each[2] for each in self._entries)
 
     def push(self, key: K, name: N, entry: T) -> None:
-        """Add an entry, or put it in place of the one of this name."""
+        """Add an entry, or replace the one of this name."""
         place, pushed = self._places.get(name), (key, name, entry)
         if place is None:
             self._entries.append(pushed)
@@ -55,7 +54,7 @@ class Heap(Generic[T, K, N]):
             self._put(place, pushed)
 
     def discard(self, name: N) -> None:
-        """Take out the entry of this name, if it is there."""
+        """Remove the entry of this name, if it exists."""
         place = self._places.pop(name, None)
         if place is None:
             return
@@ -64,7 +63,7 @@ class Heap(Generic[T, K, N]):
             self._put(place, last)
 
     def first(self) -> tuple[K, T] | None:
-        """Return the key and the entry at the top; None where there is none."""
+        """Return the first entry with its key; None if the heap is empty."""
         if not self._entries:
             return None
         key, _, entry = self._entries[0]
@@ -122,7 +121,7 @@ def as_fullness(value: object, count: int) -> Floats:
 
 
 def as_number(value: object) -> float:
-    """Return a number; raises ResultError for something else, and for NaN, which has no place in an order."""
+    """Return a number; raises ResultError for other values, and for NaN, which has no order."""
     if not isinstance(value, (int, float, np.integer, np.floating)):
         raise ResultError(f"returned {type(value).__name__} instead of a number")
     number = float(value)
@@ -147,41 +146,41 @@ def as_numbers(value: object) -> tuple[float, ...]:
 
 
 def as_bool(value: object) -> bool:
-    """Return a bool; raises ResultError for something else."""
+    """Return a bool; raises ResultError for other values."""
     if not isinstance(value, (bool, np.bool_)):
         raise ResultError(f"returned {type(value).__name__} instead of true or false")
     return bool(value)
 
 
 class Queued(msgspec.Struct, frozen=True, eq=False):
-    """A request that waits for room."""
+    """A request in a queue."""
 
     request: Request
     number: int
-    """In the order of arrival; unique."""
+    """Unique sequence number, in the order of arrival."""
     enqueued_at: float
-    """Seconds on the clock."""
+    """Time of arrival, in seconds on the clock."""
     deadline: float
-    """When it has waited too long, in seconds on the clock; infinite for never."""
+    """Time at which the request expires, in seconds on the clock; infinite for never."""
 
 
 class SaturationDetector(Plugin[P], role=Role(title="Saturation detectors")):
-    """Says how full endpoints are."""
+    """Measures the fullness of endpoints."""
 
     counts_own_requests: bool = False
-    """Whether the end of a request makes room at once, as opposed to the next report of its endpoint."""
+    """Whether the end of a request makes room immediately, not only with the next report of its endpoint."""
 
     @property
     def oldest_metrics_seconds(self) -> float:
-        """The age up to which metrics count; infinite where they count at any age, or for nothing."""
+        """Maximum age of usable metrics; infinite if the age does not matter or metrics are not used."""
         return inf
 
     @abstractmethod
     def fullness(self, candidates: Candidates) -> Floats:
-        """Return one number for each candidate: its load as a share of its limit; from 1 on it is full."""
+        """Return one number for each candidate: its load as a share of its limit; an endpoint is full from 1."""
 
     def saturation(self, candidates: Candidates) -> float:
-        """Return how full all of them are together: the mean; 1 for none."""
+        """Return the fullness of all candidates together: the mean, or 1 without candidates."""
         return float(self.fullness(candidates).mean()) if len(candidates) else 1.0
 
     def _rehearse(self, request: Request, candidates: Candidates) -> None:
@@ -190,16 +189,16 @@ class SaturationDetector(Plugin[P], role=Role(title="Saturation detectors")):
 
 
 class UsageLimitPolicy(Plugin[P], role=Role(title="Usage limits")):
-    """Leaves room for requests of higher priority."""
+    """Reserves room for requests of higher priority."""
 
     reads_saturation: bool = True
-    """Whether the ceilings depend on how full the pool is."""
+    """Whether the ceilings depend on the saturation of the pool."""
 
     @abstractmethod
     def ceilings(self, priorities: Sequence[int], saturation: float) -> Sequence[float]:
         """Return for each priority, highest first, the fullness from which an endpoint has no room for it.
 
-        `saturation` is that of the pool; 0 for a policy that does not read it.
+        `saturation` is that of the pool, or 0 for a policy that does not read it.
         """
 
     def _rehearse(self, request: Request, candidates: Candidates) -> None:
@@ -208,16 +207,16 @@ class UsageLimitPolicy(Plugin[P], role=Role(title="Usage limits")):
 
 
 class OrderingPolicy(Plugin[P], role=Role(title="Ordering within a flow")):
-    """Chooses which request of a flow is next."""
+    """Chooses the next request of a flow."""
 
     in_order_of_arrival: bool = False
-    """Whether all that wait in a flow go before one that comes."""
+    """Whether all waiting requests of a flow precede a new one."""
 
     @abstractmethod
     def key(self, queued: Queued) -> float:
-        """Return a number by which requests are ordered, the least first; of equal ones, the first to come is first.
+        """Return the sort key of a request, the least first; equal keys are in order of arrival.
 
-        Called once for each request, as it begins to wait.
+        Called once for each request, when it is enqueued.
         """
 
     def _rehearse(self, request: Request, candidates: Candidates) -> None:
@@ -225,23 +224,23 @@ class OrderingPolicy(Plugin[P], role=Role(title="Ordering within a flow")):
 
 
 class FlowOrder(ABC):
-    """The flows of one priority in which requests wait, and which of them is next."""
+    """Order of the flows of one priority that have waiting requests."""
 
     @abstractmethod
     def head(self, flow: str, key: float, queued: Queued) -> None:
-        """Note the first request of a flow, and its key: the flow is new, or another request is its first now."""
+        """Record the first request of a flow, and its key: the flow is new, or its first request has changed."""
 
     @abstractmethod
     def empty(self, flow: str) -> None:
-        """Forget a flow that has become empty."""
+        """Remove a flow that has become empty."""
 
     @abstractmethod
     def first(self) -> str:
-        """Return the next flow; called only while there is one, perhaps several times before a dispatch."""
+        """Return the next flow; called only while a flow exists, perhaps several times before a dispatch."""
 
     @abstractmethod
     def dispatched(self, flow: str) -> None:
-        """Note a dispatch from a flow; `head` or `empty` follows."""
+        """Record a dispatch from a flow; `head` or `empty` follows."""
 
 
 class FairnessPolicy(Plugin[P], role=Role(title="Fairness between flows")):
@@ -252,7 +251,7 @@ class FairnessPolicy(Plugin[P], role=Role(title="Fairness between flows")):
 
     @abstractmethod
     def order(self) -> FlowOrder:
-        """Return an order without flows, for one priority."""
+        """Return an empty order for one priority."""
 
     def _rehearse(self, request: Request, candidates: Candidates) -> None:
         order, flows = self.order(), {"probe-1", "probe-2"}
@@ -270,33 +269,33 @@ class FairnessPolicy(Plugin[P], role=Role(title="Fairness between flows")):
 
 
 class UnderWay(msgspec.Struct, frozen=True, eq=False):
-    """A request that an endpoint is working on."""
+    """A request that an endpoint is processing."""
 
     request: Request
     dispatched_at: float
-    """Seconds on the clock."""
+    """Time of the dispatch, in seconds on the clock."""
 
 
 class EvictionFilter(Plugin[P], role=Role(title="Evictable requests")):
-    """Says which requests under way may be ended to make room for those of higher priority."""
+    """Chooses the running requests that may be evicted to make room for requests of higher priority."""
 
     after_first_token: bool = False
-    """Whether they may be ended when they have been answered in part."""
+    """Whether a request may be evicted after its response has started."""
 
     @abstractmethod
     def evictable(self, request: Request) -> bool:
-        """Return whether a request may be ended; called once, as it leaves for its endpoint."""
+        """Return whether a request may be evicted; called once, when it is sent to its endpoint."""
 
     def _rehearse(self, request: Request, candidates: Candidates) -> None:
         as_bool(self.evictable(request))
 
 
 class EvictionOrder(Plugin[P], role=Role(title="Order of eviction")):
-    """Chooses which of them is ended first."""
+    """Chooses the order in which requests are evicted."""
 
     @abstractmethod
     def key(self, under_way: UnderWay) -> tuple[float, ...]:
-        """Return numbers by which requests are ordered, the least first; called once, like `evictable`."""
+        """Return the sort key of a request, the least first; called once, like `evictable`."""
 
     def _rehearse(self, request: Request, candidates: Candidates) -> None:
         as_numbers(self.key(UnderWay(request, 0.0)))
@@ -307,7 +306,7 @@ def _queued(request: Request, number: int) -> Queued:
 
 
 class HeadOrder(FlowOrder):
-    """The flow whose first request comes before those of all others: by its key, then by arrival."""
+    """Order of flows by the key of their first request, then by its arrival."""
 
     def __init__(self) -> None:
         self._heads: Heap[str] = Heap()
@@ -326,26 +325,26 @@ class HeadOrder(FlowOrder):
     def first(self) -> str:
         found = self._heads.first()
         if found is None:
-            raise LookupError("no flow waits")
+            raise LookupError("no flow has a waiting request")
         return found[1]
 
     def dispatched(self, flow: str) -> None:
-        """Do nothing: turns do not count."""
+        """Do nothing, because the order does not depend on dispatches."""
 
 
 class Saturation(NamedTuple):
-    """How full endpoints are together: from 1 on, they are full."""
+    """Fullness of several endpoints together; they are full from 1."""
 
     effective: float
     """The larger value of both stages; without stages, the saturation of all endpoints."""
     prefill: float | None = None
-    """None where no endpoint is of this stage."""
+    """Saturation of the prefill stage; None without endpoints of this stage."""
     decode: float | None = None
-    """The same; an endpoint without a role decodes."""
+    """Saturation of the decode stage, which includes endpoints without a role; None without such endpoints."""
 
 
 def saturation_of(detector: SaturationDetector[Any], candidates: Candidates) -> Saturation:
-    """Return how full the candidates are, by stage: an endpoint of both stages counts for each."""
+    """Return the saturation of the candidates by stage; an endpoint of both stages counts for each."""
     endpoints = candidates.snapshot.endpoints
     if not endpoints.derive(_have_roles):
         full = detector.saturation(candidates)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Headers and metadata keys of the protocol, and the headers that are removed from requests of clients.
 
-Names are lower-case, as HTTP/2 and Envoy have them. A tuple holds the current name first, then the deprecated ones:
+Names are in lower case, as in HTTP/2 and Envoy. A tuple has the current name first, then deprecated ones, as
 `Headers.first_of` reads it.
 """
 
@@ -14,24 +14,24 @@ _NOT_IN_WORDS = re.compile("[^a-z0-9]")
 
 
 class Spellings:
-    """Some names, and beginnings of names, whatever stands between their words."""
+    """Set of names and prefixes of names, with any separators between words."""
 
     def __init__(self, names: Iterable[str] = (), beginnings: Iterable[str] = ()) -> None:
-        """Take lower-case names, and `beginnings` as prefixes of further names."""
+        """Compile lower-case names, and prefixes (`beginnings`) of further names."""
         self.names = frozenset(names)
         self.beginnings = frozenset(beginnings)
         spelled = [_spelled(name) for name in sorted(self.names)]
         begun = [_spelled(beginning) for beginning in sorted(self.beginnings)]
         self._search = re.compile("|".join((*begun, *spelled)) or "(?!)").search
-        """Faster than one that knows where names begin and end."""
+        """Search without boundaries of names, which is faster."""
         self.has = re.compile("|".join((*(f"{each}.*" for each in begun), *spelled)) or "(?!)", re.DOTALL).fullmatch
-        """Tell whether a lower-case name is one of them."""
+        """Match a lower-case name."""
 
     def among(self, names: Collection[str]) -> list[str]:
         """Return the matching names among these lower-case names.
 
-        One search is faster than a loop in the usual case of no match. Long input takes the loop: the search could
-        take long on names that clients choose.
+        In the usual case of no match, one search is faster than a loop. Long input takes the loop, because the search
+        could take long on names that clients choose.
         """
         text = "\n".join(names)
         if len(text) <= _MOST_SEARCHED and self._search(text) is None:
@@ -50,123 +50,123 @@ def _spelled(name: str) -> str:
 # Between the gateway and the picker.
 
 DESTINATION = "x-gateway-destination-endpoint"
-"""`ip:port` of the endpoint picked, then its fallbacks, comma-separated; a request header, and a metadata key."""
+"""`ip:port` of the picked endpoint, then its fallbacks, comma-separated; a request header, and a metadata key."""
 DESTINATION_SERVED = "x-gateway-destination-endpoint-served"
 """`ip:port` of the endpoint that the gateway used; a metadata key."""
 ENDPOINT_SCORES = "x-gateway-destination-endpoint-scores"
 """Score of each candidate by `ip:port`; a metadata key."""
 ENDPOINT_ACCELERATOR = "x-gateway-destination-endpoint-accelerator"
-"""Class, or else model, of the accelerator of the endpoint picked; a metadata key, sent with the scores."""
+"""Class, or else model, of the accelerator of the picked endpoint; a metadata key, sent with the scores."""
 ENDPOINT_COST = "x-gateway-destination-endpoint-cost-per-hour"
-"""Price of the endpoint picked in US dollars an hour; a metadata key, sent with the scores."""
+"""Price of the picked endpoint in US dollars an hour; a metadata key, sent with the scores."""
 ENDPOINT_REASON = "x-gateway-destination-endpoint-reason"
-"""Why it was picked, in a few words; a metadata key, sent with the scores."""
+"""Reason for the pick, in a few words; a metadata key, sent with the scores."""
 DESTINATION_NAMESPACE = "envoy.lb"
-"""Metadata namespace of these six."""
+"""Metadata namespace of these six keys."""
 SUBSET = "x-gateway-destination-endpoint-subset"
-"""The `ip:port` among which to pick; a metadata key."""
+"""`ip:port` of the endpoints among which to pick; a metadata key."""
 SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 """Metadata namespace of the subset."""
 ATTEMPT_COUNT = "x-envoy-attempt-count"
-"""Which attempt at the request this is, from a gateway in front that sends requests again.
+"""Number of the attempt, from a gateway that retries requests.
 
-An attempt after the first, with the id, path, flow, model and prompt of an earlier one that nothing has answered,
-supersedes that: it is ended with 503, and its load counts no more. Without this header, requests of one id are
-independent: clients choose ids, and many use one for all requests of a trace.
+A retry supersedes an earlier attempt with the same id, path, flow, model and prompt if that has no response yet: the
+earlier attempt ends with 503, and its load no longer counts. Without this header, requests with the same id are
+independent, because clients choose ids and many use one id for all requests of a trace.
 """
 TRACE_CONTEXT = ("traceparent", "tracestate", "baggage")
-"""The trace that the request belongs to, as W3C has it: read where requests are traced, and told to the endpoint."""
+"""W3C trace context of the request; with tracing, it is read and sent to the endpoint."""
 UPSTREAM_SERVICE_TIME = "x-envoy-upstream-service-time"
-"""Milliseconds that an endpoint took to answer; a response header that Envoy adds to what endpoints answer."""
+"""Milliseconds until the endpoint responded; a response header that Envoy adds."""
 
 # From the client, for the picker.
 
 FAIRNESS_ID = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
-"""The flow that the request belongs to."""
+"""Flow of the request."""
 OBJECTIVE = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 """Name of the InferenceObjective that gives the request its priority."""
 MODEL_REWRITE = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
-"""The model to ask the endpoint for, in place of the one in the body."""
+"""Model to request from the endpoint instead of the one in the body."""
 SLO_TTFT_MS = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
-"""Longest time to the first token, in milliseconds."""
+"""Target for the time to the first token, in milliseconds."""
 SLO_TPOT_MS = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
-"""Longest time for each further token, in milliseconds."""
+"""Target for the time of each further token, in milliseconds."""
 VIDEO_FPS = "x-llm-d-video-fps"
-"""Frames of a second of the request's videos."""
+"""Frames per second of the request's videos."""
 VIDEO_DURATION = "x-llm-d-video-duration-seconds"
 """Length of the request's videos, in seconds."""
 VIDEO_RESOLUTION = "x-llm-d-video-resolution"
 """`WIDTHxHEIGHT` of the request's videos, in pixels."""
 ACCELERATOR_PREFIX = "x-epp-accelerator-"
-"""Beginning of the names that ask for hardware."""
+"""Prefix of headers that select hardware."""
 PROFILE = "EPP-Profile"
-"""The scheduling profile to run, by default; matched in lower case."""
+"""Scheduling profile to run (default name of the header); matched in lower case."""
 SESSION_ID = "x-session-id"
-"""The conversation that the request belongs to, by default."""
+"""Conversation of the request (default name of the header)."""
 AGENT_SESSIONS = ("x-claude-code-session-id", "x-session-affinity", "session-id", "session_id")
-"""The conversation, as Claude Code, OpenCode, Codex and older versions of Codex name it."""
+"""Conversation of a request of Claude Code, OpenCode, Codex and older versions of Codex."""
 AUTHORIZATION = "authorization"
 """Credentials; an API key follows `Bearer`."""
 API_KEYS = (AUTHORIZATION, "x-api-key", "api-key")
-"""The API key of the client, as clients of OpenAI, Anthropic and Azure send it."""
+"""API key in requests of OpenAI, Anthropic and Azure clients."""
 DECISION_RECORD = "x-gateway-decision-record"
-"""`true` to have the decision recorded; it counts only from gateways of `--trusted-gateways`."""
+"""`true` to record the decision; accepted only from gateways in `--trusted-gateways`."""
 PREFER = "prefer"
-"""Preferences of RFC 7240; with `if-available`, the request is for an endpoint that holds its KV cache, or for none."""
+"""Preferences of RFC 7240; with `if-available`, the request fails unless an endpoint holds its KV cache."""
 ENDPOINT_SELECTION = "test-epp-endpoint-selection"
-"""The endpoints among which to pick; for conformance tests."""
+"""Endpoints among which to pick; for conformance tests."""
 
 # Between the client and the picker, both ways.
 
 REQUEST_ID = "x-request-id"
-"""Names the request in logs; made up where a request has none."""
+"""Id of the request in logs; generated if the request has none."""
 SESSION_TOKEN = "x-session-token"  # noqa: S105  the name of a header
-"""The endpoint that served the session last, encoded; the default name."""
+"""Encoded endpoint that served the session last (default name of the header)."""
 
 # From the picker, for the client.
 
 DROPPED_REASON = "x-llm-d-request-dropped-reason"
-"""Why the picker refused the request."""
+"""Reason for which the picker refused the request."""
 WENT_INTO_RESPONSE_HEADERS = "x-went-into-resp-headers"
-"""`true` on each response whose headers the picker saw."""
+"""`true` on each response whose headers the picker processed."""
 SERVED_ENDPOINT = "x-epp-endpoint"
-"""`name=host:port` of the endpoint that served, where the operator lets responses tell."""
+"""`name=host:port` of the endpoint that served the request, if the operator allows it."""
 DECISION_REASON = "x-epp-reason"
-"""Why it was picked, in a few words; the same."""
+"""Reason for the pick, in a few words, if the operator allows it."""
 CONFORMANCE_SERVED = "x-conformance-test-served-endpoint"
 """`ip:port` of the endpoint that the gateway used; for conformance tests."""
 
 # From the picker, for the endpoint and its sidecar.
 
 PREFILLER = "x-prefiller-host-port"
-"""`ip:port` of the one endpoint that computes the prompt."""
+"""`ip:port` of the endpoint that computes the prompt."""
 ENCODERS = "x-encoder-hosts-ports"
 """`ip:port` of the endpoints that encode media items, comma-separated."""
 DATA_PARALLEL = "x-data-parallel-host-port"
-"""`ip:port` of the data-parallel rank, where the destination is another port of its pod."""
+"""`ip:port` of the data-parallel rank, if the destination is another port of its pod."""
 DATA_PARALLEL_RANK = "x-data-parallel-rank"
-"""Number of the data-parallel rank. The picker never sets it: it picks ranks as endpoints."""
+"""Number of the data-parallel rank. The picker never sets it, because each rank is an endpoint."""
 KV_CACHE_SOURCE = "x-kv-cache-source-host-port"
 """`ip:port` of the endpoint whose KV cache holds most of the prompt."""
 
-# HTTP's own.
+# HTTP headers.
 
 RETRY_AFTER = "retry-after"
-"""Seconds after which a refused request may succeed, where waiting helps; a response header."""
+"""Seconds after which a refused request may succeed; a response header."""
 CONTENT_LENGTH = "content-length"
 """Bytes of the body."""
 METHOD = ":method"
-"""The method of the request."""
+"""Method of the request."""
 PATHS = (":path", "x-original-path", "x-forwarded-path")
-"""The path of the request, then what gateways call it that have rewritten it."""
+"""Path of the request, then headers with the original path from gateways that rewrite it."""
 
 OBEYED_BY_ENDPOINTS = frozenset({PREFILLER, ENCODERS, DATA_PARALLEL, DATA_PARALLEL_RANK, KV_CACHE_SOURCE})
-"""Names that an endpoint or its sidecar trusts, wherever they come from."""
+"""Headers that an endpoint or its sidecar trusts from any sender."""
 RESERVED = frozenset({DESTINATION, REQUEST_ID, CONTENT_LENGTH})
-"""Request headers that the picker sets by itself."""
+"""Request headers that only the picker itself sets."""
 
 ONLY_OURS = frozenset({SERVED_ENDPOINT, DECISION_REASON})
-"""Response headers that a model server's own must not pass for."""
+"""Response headers that are removed if a model server sets them."""
 
 CONTROL = Spellings(OBEYED_BY_ENDPOINTS | {*SLO_TTFT_MS, *SLO_TPOT_MS}, ("x-llm-d-", "x-gateway-", "x-epp-"))
-"""Names that speak to the picker or to a sidecar: a client's must not reach the endpoint, however they are spelled."""
+"""Headers for the picker or a sidecar, in any spelling; those of a client must not reach the endpoint."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads structs from plain data, and explains what does not fit: place, value and remedy."""
+"""Reads structs from plain data, and explains invalid data by place, value and remedy."""
 
 import re
 import types
@@ -17,9 +17,9 @@ from epp.framework.plugin import Parameters
 S = TypeVar("S", bound=msgspec.Struct)
 
 Path: TypeAlias = tuple[str | int, ...]
-"""Keys and indexes that lead from the data to one of its parts."""
+"""Keys and indexes from the data to one of its parts."""
 Hook: TypeAlias = Callable[[type, Any], object]
-"""Converts values of types that msgspec does not know; raises ValueError with the remedy."""
+"""Function that converts values of types without support by msgspec; raises ValueError with the remedy."""
 
 _PLACE = re.compile(r" - at `.*`", re.DOTALL)
 _NAMED = re.compile(r"[A-Za-z]\w*(?:\.\w+|\[\d+\])*(?=[\s:]|$)")
@@ -42,7 +42,7 @@ _SHOWN_CHARACTERS = 60
 
 
 class ParameterError(ConfigurationError):
-    """Data that does not fit; `path` leads to the part at fault."""
+    """Invalid data; `path` is that of the invalid part."""
 
     def __init__(self, problem: str, path: Path = (), *, remedy: str = "", finding: str = "") -> None:
         super().__init__(problem, remedy=remedy)
@@ -50,7 +50,7 @@ class ParameterError(ConfigurationError):
         self._finding = finding
 
     def at(self, place: str) -> str:
-        """Return `field is value: remedy`; the path of the field begins with `place`."""
+        """Return `field is value: remedy`, where `place` precedes the path of the field."""
         for step in self.path:
             place = with_step(place, step)
         found = f"{place or 'the object'} {self._finding}" if self._finding else place
@@ -79,7 +79,7 @@ def shown(value: object) -> str:
 
 
 def remedy_for(value: object, wanted: Iterable[object]) -> str:
-    """Return the remedy for a value of another type than those wanted; empty for a type without a name for people."""
+    """Return the remedy for a value of none of the wanted types; empty if a type has no human-readable name."""
     shapes = dict.fromkeys(wanted)
     if isinstance(value, str):
         numeric = _as_number(value)
@@ -98,7 +98,7 @@ def read_parameters(cls: type[Parameters], data: Mapping[str, object]) -> Parame
 
 
 def read_struct(cls: type[S], data: Mapping[str, object]) -> S:
-    """Return any struct, read from plain data; raises the first ParameterError."""
+    """Return a struct read from plain data; raises the first ParameterError."""
     try:
         return msgspec.convert(dict(data), cls)
     except msgspec.ValidationError as error:
@@ -106,15 +106,15 @@ def read_struct(cls: type[S], data: Mapping[str, object]) -> S:
 
 
 def mistakes_in(annotation: Any, data: object, hook: Hook | None = None) -> tuple[ParameterError, ...]:
-    """Return everything that does not fit, in the order of the data: keys, types and limits, at any depth.
+    """Return all mistakes in the order of the data: invalid keys, types and limits, at any depth.
 
-    Then come the own checks of a struct, unless another mistake may be why they fail.
+    Mistakes found by `__post_init__` of a struct follow, unless another mistake may have caused them.
     """
     return tuple(_Finder(hook).of(annotation, data, (), required=True))
 
 
 def named_at_the_start(message: str, data: Any) -> Path:
-    """Return the path in the data that a message such as `limits.t4 is ...` begins with, as far as it is there."""
+    """Return the path at the start of a message such as `limits.t4 is ...`, as far as it exists in the data."""
     path: list[str | int] = []
     found = _NAMED.match(message)
     for index, key in _STEP.findall(found[0] if found else ""):
@@ -129,7 +129,7 @@ def named_at_the_start(message: str, data: Any) -> Path:
 
 
 class _Finder:
-    """Yields the mistakes in values."""
+    """Finds the mistakes in values."""
 
     def __init__(self, hook: Hook | None) -> None:
         self._hook = hook
@@ -189,7 +189,7 @@ class _Finder:
         renamed: Mapping[str, Path],
         path: Path,
     ) -> Iterator[ParameterError]:
-        """Yield mistakes found by the struct's own checks, except where omitted values may be the cause."""
+        """Yield mistakes found by `__post_init__`, unless omitted values may be the cause."""
         data = dict(usable)
         left_out = set(left_out)
         while (message := self._refusal(cls, data)) is not None:
@@ -227,7 +227,7 @@ class _Finder:
             yield from self.of(item, one, (*path, index))
 
     def _refusal(self, annotation: Any, value: object) -> str | None:
-        """Return why a value is not of a type; None for one that is."""
+        """Return the reason that a value is not of a type; None if it is."""
         try:
             msgspec.convert(value, annotation, dec_hook=self._hook)
         except msgspec.ValidationError as error:
@@ -242,7 +242,7 @@ def _bad_key(key: object, path: Path) -> ParameterError:
 
 
 def _misfit(annotation: Any, value: object, path: Path, message: str, *, required: bool) -> ParameterError:
-    """Explain why msgspec refuses one value, given its message."""
+    """Explain a message of msgspec about an invalid value."""
     finding, remedy = f"is {shown(value)}", ""
     choices = _choices_within(annotation)
     if _OUT_OF_LIMITS.match(message):
@@ -288,7 +288,7 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 
 
 def _plain_types(annotation: Any) -> Iterator[object]:
-    """Yield the type of plain data that each member is read from."""
+    """Yield the type of plain data from which each member is read."""
     for member in _members(annotation):
         origin = get_origin(member) or member
         if isinstance(origin, type) and issubclass(origin, (msgspec.Struct, Mapping)):
@@ -304,7 +304,7 @@ def _plain_types(annotation: Any) -> Iterator[object]:
 
 
 def _member(annotation: Any, value: object) -> Any:
-    """Return the member of a union that a value of this shape is meant for; None where that is not one."""
+    """Return the only member of a union that has the type of the value; None if none or several have."""
     members, shapes = _members(annotation), list(_plain_types(annotation))
     if len(members) != len(shapes):
         return None

@@ -23,7 +23,7 @@ PositiveShare: TypeAlias = Annotated[float, Meta(gt=0, le=1)]
 NonNegative: TypeAlias = Annotated[float, Meta(ge=0, le=_LARGEST)]
 Positive: TypeAlias = Annotated[float, Meta(gt=0, le=_LARGEST)]
 Threshold: TypeAlias = Annotated[float, Meta(gt=0)]
-"""A number above 0, or infinity for one that is never reached."""
+"""A number above 0, or infinity for a threshold that is never reached."""
 Weight: TypeAlias = Annotated[float, Meta(ge=0, le=1e6)]
 """A weight relative to others."""
 Name: TypeAlias = Annotated[str, Meta(min_length=1)]
@@ -31,60 +31,60 @@ Name: TypeAlias = Annotated[str, Meta(min_length=1)]
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """Marks limits whose violation replaces the value with a warning, as in llm-d-router, instead of an error."""
+    """Marks limits whose violation replaces the value, with a warning instead of an error, as in llm-d-router."""
 
     by: Callable[[Any], object] | None = None
-    """Returns the value that counts instead; None for the default of the parameter."""
+    """Function that returns the replacement; None for the default of the parameter."""
     only: tuple[object, ...] = ()
-    """The values to replace, all others being errors; empty for all that are out of the limits."""
+    """Values to replace, while all others are errors; empty for all values outside the limits."""
     words: str = ""
-    """The limit in words, such as `an absolute path`; by default told from the limits."""
+    """Limit in words, such as `an absolute path`; by default derived from the limits."""
 
     def applies_to(self, value: object) -> bool:
         return not self.only or value in self.only
 
     @property
     def text(self) -> str:
-        """What happens to other values, for the reference."""
+        """Treatment of other values, for the reference."""
         what = "the default" if self.by is None else "corrected"
         return f"{what} for {', '.join(map(str, self.only))}" if self.only else f"{what} otherwise"
 
 
 @dataclass(frozen=True, slots=True)
 class Tunable:
-    """Marks a parameter that `epp tune` varies, with the range in which to look for a better value."""
+    """Marks a parameter that `epp tune` varies, with the range of values to try."""
 
     low: float
     high: float
     log: bool = False
-    """Whether steps are multiples, for a parameter whose order of magnitude matters."""
+    """Whether steps are factors, for a parameter whose order of magnitude matters."""
 
     @property
     def text(self) -> str:
-        """The range, for the reference."""
+        """Range in words, for the reference."""
         return f"tuned between {self.low:,g} and {self.high:,g}"
 
 
 CountOrDefault: TypeAlias = Annotated[int, Meta(ge=1), Corrected()]
-"""A whole number of at least 1; otherwise the default counts."""
+"""A whole number of at least 1; the default replaces others."""
 NaturalOrDefault: TypeAlias = Annotated[int, Meta(ge=0), Corrected()]
-"""A whole number of at least 0; otherwise the default counts."""
+"""A whole number of at least 0; the default replaces others."""
 ShareOrDefault: TypeAlias = Annotated[float, Meta(ge=0, le=1), Corrected()]
-"""A number between 0 and 1; otherwise the default counts."""
+"""A number between 0 and 1; the default replaces others."""
 ThresholdOrDefault: TypeAlias = Annotated[float, Meta(gt=0), Corrected()]
-"""A number above 0, or infinity; otherwise the default counts."""
+"""A number above 0, or infinity; the default replaces others."""
 PositiveOrDefault: TypeAlias = Annotated[float, Meta(gt=0), Corrected(only=(0,))]
-"""A number above 0; 0 stands for the default."""
+"""A number above 0; the default replaces 0."""
 NameOrDefault: TypeAlias = Annotated[str, Meta(min_length=1), Corrected()]
-"""A text; the default counts for an empty one."""
+"""A string; the default replaces an empty one."""
 AbsolutePath: TypeAlias = Annotated[
     str, Meta(pattern="^/"), Corrected(by="/{}".format, words="a path that starts with a slash")
 ]
-"""The path of a URL; a slash is added in front where it is missing."""
+"""The path of a URL; a missing slash at the start is added."""
 PortOrZero: TypeAlias = Annotated[
     Port | None, Corrected(by=lambda _: None, only=(0,), words="between 1 and 65535, or left out")
 ]
-"""A TCP port; 0 counts as left out."""
+"""A TCP port; 0 is treated as left out."""
 
 
 def require_weights(weights: Mapping[str, float]) -> None:
@@ -94,7 +94,7 @@ def require_weights(weights: Mapping[str, float]) -> None:
 
 
 def metas_of(annotation: Any) -> Iterator[Meta]:
-    """Yield the limits in a type, the outermost first: `Annotated[...]` itself, and within lists and `| None`."""
+    """Yield the limits of a type and of the types within it, such as list items; the outermost come first."""
     inner = get_args(annotation)
     if get_origin(annotation) is Annotated:
         yield from (extra for extra in inner[1:] if isinstance(extra, Meta))
@@ -104,7 +104,7 @@ def metas_of(annotation: Any) -> Iterator[Meta]:
 
 
 def described(meta: Meta) -> str:
-    """Return the limits of a number in words, such as `at least 1`; empty for none."""
+    """Return the limits of a number in words, such as `at least 1`; empty without limits."""
     finite = meta.le is not None and meta.le >= _LARGEST
     most = None if finite else meta.le
     if meta.ge is not None and most is not None:
@@ -122,32 +122,32 @@ def described(meta: Meta) -> str:
 
 
 class Correction(NamedTuple):
-    """A parameter that counts as something else than the file says."""
+    """A corrected parameter."""
 
     path: tuple[str | int, ...]
-    """Leads from the parameters to the one that is corrected."""
+    """Path from the parameters to the corrected one."""
     message: str
 
 
 def correct(cls: type[msgspec.Struct], data: Mapping[str, object]) -> tuple[dict[str, object], list[Correction]]:
     """Return the corrected plain data of a struct, and the corrections.
 
-    A value out of limits that are marked `Corrected` is replaced; a key in other capitals stands for the parameter; a
-    whole number may be written `5.0`; and an empty value counts as left out.
+    A value outside limits that are marked `Corrected` is replaced. The case of keys is corrected. A whole number may be
+    written `5.0`. A null value is treated as left out.
     """
     found: list[Correction] = []
     return _correct_struct(cls, data, (), found), found
 
 
 def as_written(path: Iterable[str | int], data: object) -> tuple[str | int, ...]:
-    """Return where in the data stands what `correct` returns at a path."""
+    """Return the path in the original data of a value in the corrected data."""
     found: list[str | int] = []
     for step in path:
         if isinstance(data, Mapping) and step not in data:
-            step = next((key for key in data if str(key).lower() == str(step).lower()), step)  # noqa: PLW2901  the step as written
+            step = next((key for key in data if str(key).lower() == str(step).lower()), step)  # noqa: PLW2901  as in the data
         found.append(step)
         try:
-            data = data[step]  # type: ignore[index]  # caught where it is no index
+            data = data[step]  # type: ignore[index]  # errors are caught
         except (LookupError, TypeError):
             data = None
     return tuple(found)
@@ -163,7 +163,7 @@ def fits(annotation: Any, value: object) -> bool:
 
 
 def struct_within(annotation: Any) -> type[msgspec.Struct] | None:
-    """Return the struct in `Struct`, `Struct | None`, or a list of or mapping to structs; None for none."""
+    """Return the struct in `Struct`, `Struct | None`, or a list or mapping of structs; None if there is none."""
     if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
         return annotation
     return next(filter(None, map(struct_within, get_args(annotation))), None)
@@ -244,9 +244,9 @@ def _marks(annotation: Any) -> list[Corrected]:
 
 
 def _without_limits(annotation: Any) -> Any:
-    """Return the type that a value has to be of, whatever its limits."""
+    """Return the type without its limits."""
     if get_origin(annotation) is Annotated:
         return _without_limits(get_args(annotation)[0])
     if get_origin(annotation) in {Union, types.UnionType}:
-        return Union[tuple(map(_without_limits, get_args(annotation)))]  # noqa: UP007  of types known at run time only
+        return Union[tuple(map(_without_limits, get_args(annotation)))]  # noqa: UP007  types are known only at run time
     return annotation

@@ -22,7 +22,7 @@ _CREDENTIALS = (
     re.compile(r"""(?<![\w+.-])([a-zA-Z][\w+.-]*://)[^\s/?#"']*@"""),
     re.compile(r"""(?<![^\s"'[{,])()[^\s@:/"'[{,]*:[^\s/"'}\],]+@"""),
 )
-"""In a URL, and in an address without a scheme, such as `user:password@host`."""
+"""Credentials in a URL, and in an address without a scheme, such as `user:password@host`."""
 _MOST_PATH, _MOST_READ = 128, 8192
 _MOST_QUOTED = 64
 _WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
@@ -31,21 +31,21 @@ _FEWEST_LETTERS = 3
 _MOST_LISTED = 20
 _NEAREST = 3
 _AROUND = ("epp.framework.", "epp.routing.scheduling.", "epp.routing.director.", "epp.config.", "importlib.")
-"""Code that plugins call, and that calls them: a line in it tells little of the plugin's mistake."""
+"""Modules that call plugins or that plugins call; a line in them does not locate the mistake of a plugin."""
 _PROJECT = "inference-epp"
 
 
 def shown_path(path: str) -> str:
-    """Return a path and query of a client as logs and records show it: 128 characters, without values of secrets.
+    """Return a path and query for logs and records: at most 128 characters, without secrets.
 
-    A parameter is taken for a secret by its name, as in `?key=` and `?access_token=`.
+    Parameters are recognised as secrets by name, as in `?key=` and `?access_token=`.
     """
     head = path if len(path) <= _MOST_READ else path[:_MOST_READ]
     return printable(_SECRET.sub(r"\1REDACTED", head), _MOST_PATH)
 
 
 def without_credentials(text: str) -> str:
-    """Return a text in which the users and passwords of URLs are replaced."""
+    """Return the text with the users and passwords of URLs replaced."""
     for credentials in _CREDENTIALS if "@" in text else ():
         text = credentials.sub(r"\1REDACTED@", text)
     return text
@@ -65,7 +65,7 @@ def quoted(text: str) -> str:
 
 
 def listed(names: Sequence[str], most: int, separator: str = ", ") -> str:
-    """Return the first `most` names, and how many more there are."""
+    """Return the first `most` names, and the number of the others."""
     rest = len(names) - most
     end = ("" if separator == ", " else separator.rstrip()) + f" and {rest} more"
     return separator.join(names[:most]) + (end if rest > 0 else "")
@@ -76,9 +76,9 @@ def _cut(text: str, most: int) -> str:
 
 
 def hint_at(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """Return `did you mean 'x'?` for the known name that is near this one, or else all that are known.
+    """Return `did you mean 'x'?` if a known name is similar to this one; otherwise list the known names.
 
-    If more than 20 names are known, only the nearest three are listed; `otherwise` replaces the list.
+    If more than 20 names are known, only the three most similar ones are listed; `otherwise` replaces the list.
     """
     names = sorted(known)
     near = nearest(name, names)
@@ -92,9 +92,10 @@ def hint_at(name: str, known: Iterable[str], otherwise: str = "") -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that this one is a misspelling of, or the only one that it shortens by some words.
+    """Return the known name of which this one is a misspelling, or the only one of which it is an abbreviation.
 
-    A misspelling differs in case or separators, or in one letter of four, and three at most.
+    A misspelling differs in case, in separators, or in at most one letter of four and three letters altogether. An
+    abbreviation omits words.
     """
     names = sorted(known)
     plain = _plain(name)
@@ -113,16 +114,16 @@ def _plain(name: str) -> str:
 
 
 def _in_order(words: list[str], name: str) -> bool:
-    """Return whether all of the words are words of the name, in that order, from the first one on."""
+    """Return whether the name consists of these words in this order and other words, and starts with the first one."""
     of_name = [word.lower() for word in _WORD.findall(name)]
     rest = iter(of_name)
     return words[:1] == of_name[:1] != [] and all(word in rest for word in words)
 
 
 def _edits(one: str, other: str, limit: int) -> int:
-    """Return the number of letters to insert, delete, replace or swap with a neighbour; above the limit, any above it.
+    """Return the optimal string alignment distance; for a distance above the limit, any number above it.
 
-    The optimal string alignment distance.
+    This is the number of letters to insert, delete, replace or swap with a neighbour.
     """
     if abs(len(one) - len(other)) > limit:
         return limit + 1
@@ -139,9 +140,9 @@ def _edits(one: str, other: str, limit: int) -> int:
 
 
 def described(error: BaseException, owner: type | None = None) -> str:
-    """Return `KeyError: 'x' (my_plugins/zones.py:25)`: the last line in the package of `owner`, or else of any.
+    """Return `KeyError: 'x' (my_plugins/zones.py:25)`, with the last line in the package of `owner`, or in any package.
 
-    A ResultError, for a wrong return value, has only its message: no line raised it.
+    Of a ResultError, which reports a wrong return value, return only the message: the plugin did not raise it.
     """
     if isinstance(error, ResultError):
         return str(error)
@@ -164,17 +165,17 @@ def _place(error: BaseException, owner: type | None) -> str:
 
 
 class _Origin(msgspec.Struct):
-    """direct_url.json of an installation (PEP 610)."""
+    """File direct_url.json of an installation (PEP 610)."""
 
     url: str
     dir_info: dict[str, object] | None = None
 
 
 def install_command(extra: str, project: str = _PROJECT) -> str:
-    """Return the command that installs an extra from where this program was installed.
+    """Return the command that installs an extra of this program.
 
-    That is the directory or the wheel, if it is still there. Otherwise the command names the packages of the extra:
-    never this project, because its name on a package index may belong to another project.
+    The command uses the directory or the wheel that the program was installed from, if it still exists. Otherwise it
+    names the packages of the extra, never this project: its name on a package index may belong to another project.
     """
     try:
         installed = metadata.distribution(project)

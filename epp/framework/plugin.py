@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base of all plugins: parameters, declared data and roles; the guard that applies the error policy of a role."""
+"""Base class of plugins: parameters, declared data, roles; and the guard that applies the error policy of a role."""
 
 from abc import ABC
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -21,14 +21,14 @@ from epp.framework.request import DataKey, Request
 from epp.framework.snapshot import Attribute, Column, Snapshot
 
 Datum: TypeAlias = DataKey[Any] | Column | Attribute[Any]
-"""Something that plugins read and write: data of one request, or a number or record of every endpoint."""
+"""Data that plugins read and write: of one request, or a number or a record of every endpoint."""
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Base of parameter structs: camelCase in files, unknown keys refused, every field with a default where possible.
+    """Base of parameter structs. Keys are camelCase in files, and unknown keys are errors.
 
-    Limits of single fields are annotations: `Annotated[int, Meta(ge=1)]`, `Literal["a", "b"]`. A `__post_init__` that
-    raises ValueError refuses values that do not fit together.
+    Give every field a default if possible. Write limits of single fields as annotations: `Annotated[int, Meta(ge=1)]`,
+    `Literal["a", "b"]`. To reject a combination of values, raise ValueError in `__post_init__`.
     """
 
 
@@ -40,15 +40,15 @@ class Stability(StrEnum):
     """Stability of names, parameters and defaults."""
 
     BETA = "Beta"
-    """Names, parameters and defaults stay."""
+    """Names, parameters and defaults do not change."""
     ALPHA = "Alpha"
-    """They may change; taken only where experimental plugins are allowed."""
+    """Names, parameters and defaults may change; the type requires experimental plugins to be allowed."""
     DEPRECATED = "Deprecated"
-    """Replaced by another plugin; its use is warned of."""
+    """Replaced by another plugin; its use causes a warning."""
 
 
 class Stage(IntEnum):
-    """When plugins run, in this order; data can be read in the stage that writes it and in later ones."""
+    """Stages of a request, in order. Data can be read in the stage that writes it and in later stages."""
 
     BACKGROUND = 0
     """Outside of requests."""
@@ -57,7 +57,7 @@ class Stage(IntEnum):
     ADMISSION = 3
     PROFILE_CHOICE = 4
     CYCLE = 5
-    """Once for each profile that runs."""
+    """Filters, scorers and picker; once for each profile that runs."""
     PRE_REQUEST = 6
     RESPONSE_HEADERS = 7
     RESPONSE_BODY = 8
@@ -70,7 +70,7 @@ class OnError(StrEnum):
     SKIP = "Skip"
     """Continue without its result."""
     FAIL = "Fail"
-    """Fail the profile, or the request outside of profiles."""
+    """Fail the profile; outside of profiles, fail the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,43 +80,43 @@ class Role:
     title: str
     """Heading in the plugin reference."""
     name: str = ""
-    """Extension point in metrics; by default the name of the class."""
+    """Name of the extension point in metrics; by default that of the class."""
     stage: Stage = Stage.BACKGROUND
     hook: bool = False
-    """Whether every configured instance runs for every request, without being named in a profile."""
+    """Whether every configured instance runs for every request, even if no profile names it."""
     on_error: OnError = OnError.SKIP
     may_refuse: bool = False
-    """Whether a RequestError that it raises is the answer to the client; otherwise it counts as a failure."""
+    """Whether a RequestError of the plugin is returned to the client; otherwise it is a failure of the plugin."""
 
 
 class Plugin(ABC, Generic[P]):
     """Base of all roles.
 
-    An instance is built once for a configuration and serves every request on one event loop: a method must not block.
+    An instance is built once for a configuration and serves all requests on one event loop, so methods must not block.
     """
 
     plugin_type: ClassVar[str]
-    """The name that configuration files use."""
+    """Name in configuration files."""
     stability: ClassVar[Stability] = Stability.BETA
     role: ClassVar[Role]
-    """Of an abstract role class: `class Scorer(Plugin[P], role=Role(...))`."""
+    """Role of an abstract class: `class Scorer(Plugin[P], role=Role(...))`."""
     parameters_type: ClassVar[type[Parameters]] = Parameters
-    """Taken from the brackets of the role."""
+    """Type argument of the role, as in `Scorer[MyParameters]`."""
     reads: tuple[Datum, ...] = ()
-    """Required inputs; the default producer of one that no configured plugin writes is added."""
+    """Required inputs. If no configured plugin writes one of them, its default producer is added."""
     may_read: tuple[Datum, ...] = ()
     """Optional inputs."""
     writes: tuple[Datum, ...] = ()
     """Outputs: request data of a producer, columns and attributes of an extractor."""
     sets_headers: tuple[str, ...] = ()
-    """Request headers, in lower case, that this plugin sets for the endpoint; a client's own are removed.
+    """Request headers, in lower case, that this plugin sets for the endpoint; they are removed from client requests.
 
-    Headers that are not listed count as a failure of the plugin; those of an aggregator are dropped.
+    Other headers are a failure of the plugin; other headers of an aggregator are dropped.
     """
     metrics: ClassVar[tuple[PluginMetric, ...]] = ()
 
     def __init_subclass__(cls, role: Role | None = None, **kwargs: object) -> None:
-        """Register the role; find the parameter struct among the brackets of the bases."""
+        """Register the role; find the parameter struct among the type arguments of the bases."""
         super().__init_subclass__(**kwargs)
         if role is not None:
             cls.role = replace(role, name=role.name or cls.__name__)
@@ -136,77 +136,74 @@ class Plugin(ABC, Generic[P]):
 
     @classmethod
     def parameters_beside(cls, parameters: P, declared: Sequence["Plugin[Any]"]) -> P:  # noqa: ARG003  for overrides
-        """Return the parameters to use beside the plugins declared before; raises ConfigurationError.
+        """Return the parameters to use, given the plugins declared before this one; raises ConfigurationError.
 
-        Called for each declared plugin and, with all declared ones, for those that are added because others read what
-        they write. The configuration may never take effect.
+        Called for each declared plugin, and with all declared plugins for each default producer that is added. The
+        configuration may never take effect.
         """
         return parameters
 
     @property
     def accelerator_names(self) -> Sequence[str]:
-        """Accelerator classes or models that the parameters name, to be checked for spelling."""
+        """Accelerator classes or models in the parameters, whose spelling is checked."""
         return ()
 
     @property
     def without_prices(self) -> str:
-        """Behaviour of the plugin while no endpoint has a price; empty if it needs none."""
+        """Behaviour of the plugin while no endpoint has a price; empty if it needs no prices."""
         return ""
 
     @property
     def references(self) -> Mapping[str, str]:
-        """Names of other plugins that this one calls, by the parameter that names them."""
+        """Names of other plugins that this plugin calls, by the parameter that names them."""
         return {}
 
     def connect(self, plugins: Mapping[str, "Plugin[Any]"]) -> None:
-        """Take the plugins referred to, by the same parameters; raises ValueError for one of the wrong role.
+        """Store the plugins in `references`, by parameter; raises ValueError for a plugin of the wrong role.
 
         Called once, before any request.
         """
 
     @property
     def warnings(self) -> Sequence[str]:
-        """Warnings to the author of the configuration: deprecated parameters, say."""
+        """Warnings for the author of the configuration, such as deprecated parameters."""
         return ()
 
     @property
     def inputs(self) -> InputState:
-        """Files that the plugin follows, and their versions that are not in effect; shown by `/healthz` and metrics.
-
-        Read from any thread.
-        """
+        """State of the files that the plugin follows, for `/healthz` and metrics; must be thread-safe."""
         return InputState()
 
     @property
     def degraded(self) -> Sequence[str]:
-        """Sentences for `/healthz` on what does not work as configured now; a bounded number, read from any thread."""
+        """Sentences for `/healthz` about failures at the moment, in bounded number; must be thread-safe."""
         return ()
 
     @property
     def samples(self) -> Sequence[Sample]:
-        """Values of `metrics` now, in bounded number; read from any thread."""
+        """Current values of `metrics`, in bounded number; must be thread-safe."""
         return ()
 
     @property
     def explanations(self) -> Mapping[str, object]:
-        """Why placements chose the clusters that they did, by `namespace/name`; read from any thread."""
+        """Reasons for the clusters that placements chose, by `namespace/name`; must be thread-safe."""
         return {}
 
     def dump_state(self, snapshot: Snapshot) -> object | None:
-        """Return the state for `/debug/plugins/state`: plain data for JSON; None for a plugin that has nothing to tell.
+        """Return the state for `/debug/plugins/state` as plain data for JSON; None if the plugin has no state.
 
-        It is bounded, and holds no prompts, credentials or tokens; `snapshot` has the endpoints by slot. Called on the
-        event loop, between two requests.
+        Its size is bounded, and it contains no prompts, credentials or tokens. `snapshot` has the endpoints by slot.
+        Called on the event loop, between two requests.
         """
         return None
 
     def rehearse(self, request: Request, candidates: Candidates) -> None:
-        """Run once on made-up data and check the results; raises ResultError for one of the wrong shape or type."""
+        """Run once on made-up data and check the results; raises ResultError for a wrong shape or type."""
         for role in roles_of(type(self)):
-            role._rehearse(self, request, candidates)  # noqa: SLF001  of these classes
+            role._rehearse(self, request, candidates)  # noqa: SLF001  a method of this class
 
     def _rehearse(self, request: Request, candidates: Candidates) -> None:
-        """Rehearse one role; called for each role of the plugin."""
+        """Rehearse one role of the plugin."""
 
 
 @cache
@@ -215,18 +212,18 @@ def roles_of(cls: type[Plugin[Any]]) -> tuple[type[Plugin[Any]], ...]:
     return tuple(role for role in all_roles() if issubclass(cls, role))
 
 
-_HOMES = tuple(f"epp.framework.{name}" for name in ("roles", "quotas", "datalayer", "flow_control"))
-"""The modules of roles, in the order of the plugin reference."""
+_MODULES = tuple(f"epp.framework.{name}" for name in ("roles", "quotas", "datalayer", "flow_control"))
+"""Modules with roles, in the order of the plugin reference; other modules follow by name."""
 
 
 def all_roles() -> tuple[type[Plugin[Any]], ...]:
-    """Return all role classes: by module, whichever was imported first, and in it in order of declaration."""
-    return tuple(sorted(_roles_below(Plugin), key=_home))
+    """Return all role classes by module, independent of the order of imports, and then in order of declaration."""
 
+    def module(role: type[Plugin[Any]]) -> tuple[int, str]:
+        name = role.__module__
+        return (_MODULES.index(name), "") if name in _MODULES else (len(_MODULES), name)
 
-def _home(role: type[Plugin[Any]]) -> tuple[int, str]:
-    name = role.__module__
-    return (_HOMES.index(name), "") if name in _HOMES else (len(_HOMES), name)
+    return tuple(sorted(_roles_below(Plugin), key=module))
 
 
 def _roles_below(cls: type[Plugin[Any]]) -> Iterator[type[Plugin[Any]]]:
@@ -241,7 +238,7 @@ A = TypeVarTuple("A")
 
 
 class PluginObserver:
-    """No-op callbacks; override those of interest."""
+    """Callbacks for calls of plugins, without effect by default."""
 
     __slots__ = ()
 
@@ -254,13 +251,13 @@ class PluginObserver:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The result of a plugin that raised and may be skipped."""
+    """Result of a failed plugin that may be skipped."""
 
     problem: str
 
 
 class Guard:
-    """The only place where an error of a plugin is caught while a request is served."""
+    """Calls plugins while a request is served, and catches all of their errors."""
 
     def __init__(self, observer: PluginObserver, *, timer: Callable[[], float] = perf_counter) -> None:
         self._observer = observer
@@ -268,9 +265,9 @@ class Guard:
         self._timer = timer
 
     def call(self, role: Role, plugin: Plugin[Any], method: Callable[[*A], T], *arguments: *A) -> T | Failure:
-        """Return the method's result, or Failure where the role is skipped on errors.
+        """Return the result of the method, or a Failure if the role is skipped on errors.
 
-        Raises PluginFailedError where it is not, and the plugin's own RequestError where the role may refuse.
+        Otherwise an error raises PluginFailedError, or the RequestError of the plugin itself if the role may refuse.
         """
         started = self._timer()
         try:
@@ -281,7 +278,7 @@ class Guard:
             self._called(role, plugin, self._timer() - started)
 
     def check(self, role: Role, plugin: Plugin[Any], method: Callable[[*A], T], *arguments: *A) -> T | Failure:
-        """Do the same for a check of a result; its time does not count for the plugin."""
+        """Do the same for the check of a result, without measuring its time."""
         try:
             return method(*arguments)
         except Exception as error:  # noqa: BLE001  the same
@@ -305,15 +302,15 @@ class Guard:
 
 
 class SchedulingObserver(PluginObserver):
-    """No-op callbacks; override those of interest."""
+    """Callbacks for calls of plugins in profiles, without effect by default."""
 
     __slots__ = ()
 
     def profile_started(self, profile: str) -> None:
-        """Record that the plugins of a profile are called from now on."""
+        """Record that the next calls are those of this profile."""
 
     def scores_rejected(self, plugin: str, count: int) -> None:
-        """Record scores that were NaN or infinite and counted as 0."""
+        """Record scores that were NaN or infinite and were replaced by 0."""
 
     def scores_clamped(self, plugin: str, count: int) -> None:
-        """Record scores that were below 0 or above 1 and counted as these."""
+        """Record scores that were below 0 or above 1 and were clamped."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What plugins report to their operator: files that are not in effect, metrics, and state for the debug page."""
+"""Reports of plugins to the operator: files that are not in effect, metrics, and state for the debug page."""
 
 import math
 import time
@@ -18,7 +18,7 @@ MOST_ENDPOINTS = 100
 
 @dataclass(frozen=True, slots=True)
 class InputProblem:
-    """A file, or an object of one, whose newest version is not in effect."""
+    """A file, or an object in a file, whose newest version is not in effect."""
 
     file: str
     object: str = ""
@@ -26,7 +26,7 @@ class InputProblem:
     reason: str = ""
     """Field, value and remedy."""
     kept: int = 0
-    """Objects that are in effect in an earlier version."""
+    """Number of objects of which an earlier version stays in effect."""
 
     def __str__(self) -> str:
         what = f"{self.file}: {self.object}" if self.object else self.file
@@ -38,7 +38,7 @@ class InputProblem:
 
 @dataclass(frozen=True, slots=True)
 class IgnoredValue:
-    """A value that cannot be true, of an object that is in effect without it."""
+    """An impossible value of an object that is in effect without it."""
 
     file: str
     kind: str
@@ -56,11 +56,11 @@ class InputState:
 
     problems: tuple[InputProblem, ...] = ()
     rejected: Mapping[str, int] = field(default_factory=dict)
-    """Versions of each file, and of its objects, that were rejected since the start; 0 where none was."""
+    """Number of rejected versions of each file and of its objects since the start; 0 if there are none."""
     ignored: tuple[IgnoredValue, ...] = ()
-    """Values that objects in effect are used without."""
+    """Ignored values of objects in effect."""
     remarks: tuple[str, ...] = ()
-    """Further sentences on objects in effect: on those without use, on names that occur twice."""
+    """Other messages about objects in effect, such as unused objects and duplicate names."""
 
 
 class HasInputs(Protocol):
@@ -72,19 +72,19 @@ class HasInputs(Protocol):
 
     @property
     def inputs(self) -> InputState:
-        """Its inputs now."""
+        """Current state of its inputs."""
 
 
 class Distribution:
-    """Values of 0 and more, counted in buckets; written by one thread, and read by any."""
+    """Histogram of values of 0 or more; written by one thread, and read by any thread."""
 
     __slots__ = ("_bounds", "counts", "created", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """Prepare for buckets with these upper bounds, and one more without."""
+        """Create buckets with these upper bounds, and one without a bound."""
         self._bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """Values in each bucket, not cumulative; the last one has no bound."""
+        """Number of values in each bucket, not cumulative; the last bucket has no bound."""
         self.total: float = 0
         self.created = time.time()
 
@@ -99,20 +99,20 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class Legacy:
-    """The older name of a metric, for dashboards; its values are sums over the labels that it lacks."""
+    """An older name of a metric, for dashboards; its values are sums over the labels that it lacks."""
 
     name: str
-    """With its own prefix, and for a counter with `_total`."""
+    """Full name, with its own prefix, and for a counter with `_total`."""
     labels: tuple[str, ...] = ()
-    """Labels of the metric, perhaps under an older name."""
+    """Labels of the metric, possibly under an older name."""
 
 
 @dataclass(frozen=True, slots=True)
 class PluginMetric:
-    """A gauge, a counter or a histogram; its labels begin with `plugin_type` and `plugin_name`."""
+    """A gauge, a counter or a histogram; the labels `plugin_type` and `plugin_name` precede `labels`."""
 
     name: str
-    """Without the prefix `llm_d_epp_`, and for a counter without `_total`."""
+    """Name without the prefix `llm_d_epp_`, and for a counter without `_total`."""
     text: str
     labels: tuple[str, ...] = ()
     is_counter: bool = False
@@ -132,9 +132,9 @@ class Sample:
 
 
 def endpoint_state(snapshot: Snapshot, numbers: Mapping[str, NDArray[np.generic]]) -> dict[str, object]:
-    """Return numbers by endpoint, given one for each slot: of many endpoints, those with the largest of the first kind.
+    """Return the numbers by endpoint, given arrays by slot; at most 100 endpoints, the largest first numbers first.
 
-    Numbers that are unknown or infinite are null.
+    Unknown and infinite numbers are null.
     """
     slots = snapshot.slots
     first = np.nan_to_num(next(iter(numbers.values()))[slots].astype(np.float64), nan=-math.inf)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Protobuf's wire format, read field by field from bytes of unknown origin."""
+"""Reader and writer of the wire format of Protobuf, for untrusted bytes."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 _CONTINUES = 0x80
 _LONGEST_VARINT = 10
 _MORE_IN_UINT32, _LAST_IN_UINT32 = 4, 0x0F
-"""Bytes of the longest numbers below 2^32 after the first one, and the largest last one."""
+"""For the longest numbers below 2^32: bytes after the first one, and the maximum of the last byte."""
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 _FIXED = {_FIXED64: 8, _FIXED32: 4}
 
@@ -31,20 +31,20 @@ def part(field: int, value: bytes) -> bytes:
 
 
 def number(field: int, value: int) -> bytes:
-    """Return a field with a number or a Boolean."""
+    """Return a field with a number or a boolean."""
     return varint(field << 3 | _VARINT) + varint(value)
 
 
 class FieldReader:
-    """Reads messages that have `most` fields altogether: each takes a microsecond."""
+    """Reads messages with at most `most` fields altogether; each takes a microsecond."""
 
     def __init__(self, most: int) -> None:
         self._left = most
 
     def fields(self, message: bytes | memoryview) -> Iterator[tuple[int, int | memoryview]]:
-        """Yield number and value of each field; groups and numbers of fixed size are skipped or refused.
+        """Yield number and value of each field; numbers of fixed size are skipped.
 
-        Raises ValueError for a malformed message, or one with too many fields.
+        Raises ValueError for a malformed message, for groups, and for too many fields.
         """
         view, at, end = memoryview(message), 0, len(message)
         while at < end:
@@ -70,7 +70,7 @@ class FieldReader:
 
 
 def read_varint(view: bytes | memoryview, at: int) -> tuple[int, int]:
-    """Return the number that begins at `at`, and the index after it; raises ValueError."""
+    """Return the number at the index `at`, and the index after it; raises ValueError."""
     found = shift = 0
     for byte in view[at : at + _LONGEST_VARINT]:
         at += 1
@@ -86,7 +86,7 @@ def count_varints(packed: bytes) -> int:
 
 
 def read_uint32s(packed: bytes, most: int | None = None) -> NDArray[np.uint32]:
-    """Return packed numbers, or the first `most`; raises ValueError unless each is below 2^32."""
+    """Return the packed numbers, or the first `most` of them; raises ValueError for a number of 2^32 or more."""
     data = np.frombuffer(packed, np.uint8)
     if not len(data):
         return data.astype(np.uint32)

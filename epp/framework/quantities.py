@@ -98,10 +98,10 @@ def parse_memory(value: str | float) -> int:
     else:
         number = float(value)
         if not 0 < number < 2**63:
-            raise ValueError(f"{value} is no memory size: write a quantity such as 40Gi, or a number of GiB above 0")
+            raise ValueError(f"{value} is not a memory size: write a quantity such as 40Gi, or a number of GiB above 0")
         size = round(number * GIB) if number < _BARE_LIMIT else round(number)
     if size < 1:
-        raise ValueError(f"{value!r} is no memory size: write a quantity such as 40Gi, or a number of GiB above 0")
+        raise ValueError(f"{value!r} is not a memory size: write a quantity such as 40Gi, or a number of GiB above 0")
     return size
 
 

@@ -15,19 +15,19 @@ from epp.framework.request import DataKey
 ALERT_PERCENT = 95.0
 """Default share of a limit from which its use is reported."""
 Qos: TypeAlias = Literal["low", "medium", "high", "critical"]
-"""Quality of service, in the words of TensorFusion."""
+"""Quality of service, named as in TensorFusion."""
 
 
 class SingleLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits for one request; 0 for no limit. A larger request is refused at once."""
+    """Limits for one request; 0 for no limit. A larger request is refused immediately."""
 
     prompt_tokens: int = 0
     output_tokens: int = 0
-    """Of the answer that the request allows for."""
+    """Maximum output tokens of the request."""
     accelerator_bytes: float = 0.0
-    """Accelerator memory: that of its endpoint over the requests that the endpoint serves at once."""
+    """Accelerator memory of its endpoint, divided by the requests that the endpoint serves concurrently."""
     tflops: float = 0.0
-    """fp16 TFLOPS, likewise."""
+    """fp16 TFLOPS of its endpoint, divided in the same way."""
     devices: int = 0
     """Accelerator devices of its endpoint."""
     dollars: float = 0.0
@@ -35,21 +35,21 @@ class SingleLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TotalLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits for all requests of a tenant together; 0 for no limit. A request beyond them fits later."""
+    """Limits for all requests of a tenant together; 0 for no limit. A request beyond them may fit later."""
 
     requests: int = 0
-    """Under way at once."""
+    """Concurrent requests."""
     tokens: int = 0
-    """Tokens of requests in flight: of their prompts, and the most that they may generate."""
+    """Tokens of requests in flight: those of their prompts, and their maximum output tokens."""
     tokens_per_minute: int = 0
     accelerator_bytes: float = 0.0
-    """Of the requests under way, as for one."""
+    """Sum over concurrent requests of the accelerator memory, as in SingleLimits."""
     tflops: float = 0.0
-    """Likewise."""
+    """Sum over concurrent requests of the TFLOPS, as in SingleLimits."""
     device_seconds_per_day: float = 0.0
     """Accelerator devices times seconds, from midnight to midnight UTC; requests that share an endpoint share these."""
     dollars_per_day: float = 0.0
-    """The price of these."""
+    """Price of these device seconds."""
 
 
 class SharedLimit(NamedTuple):
@@ -65,50 +65,50 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     single: SingleLimits = SingleLimits()
     total: TotalLimits = TotalLimits()
     shared: tuple[SharedLimit, ...] = ()
-    """Limits that it shares with other tenants, of at least `total.accelerator_bytes`."""
+    """Limits that several tenants share, of at least `total.accelerator_bytes`."""
     waits: bool = True
-    """Whether requests that fit later wait, where they can, as opposed to being refused."""
+    """Whether requests that may fit later wait if flow control is enabled; otherwise they are refused."""
     alert_percent: float = ALERT_PERCENT
     """Share of a limit from which its use is reported."""
     origin: str = ""
-    """Origin of the value, for people."""
+    """Human-readable origin of the quota."""
 
 
 class Blocked(NamedTuple):
-    """A request that does not fit into the quota of its tenant now."""
+    """A request that does not fit into the quota of its tenant at the moment."""
 
     breach: Breach
     retry_after_seconds: int
-    """From 1 to 300 for running requests and tokens of a minute; at most 86,400 for limits of a day."""
+    """1 to 300 for limits on concurrent requests and on tokens per minute; at most 86,400 for limits per day."""
     until: float | None
-    """When it fits without the end of another request, in seconds on the clock; None if it does not."""
+    """Time at which the request fits even if no other request ends, in seconds on the clock; None if there is none."""
     waits: bool
     """Whether the request may wait for the quota."""
 
     def error(self) -> QuotaExceededError:
-        """Return the refusal of one that does not wait."""
+        """Return the refusal of a request that does not wait."""
         return QuotaExceededError(self.breach, self.retry_after_seconds)
 
 
 class QuotaSource(Plugin[P], role=Role(title="Quotas")):
-    """Knows the quotas of tenants."""
+    """Provides the quotas of tenants."""
 
     requests_per_endpoint: int = 256
-    """Requests that an endpoint serves at once: one of them takes this part of its memory and TFLOPS."""
+    """Requests that an endpoint serves concurrently; each takes an equal part of its memory and TFLOPS."""
 
     @property
     def named_quotas(self) -> Mapping[str, Quota]:
-        """Quotas of the tenants that it knows by name, for operators."""
+        """Quotas of individual tenants by name, for operators."""
         return MappingProxyType({})
 
     @property
     def default_quota(self) -> Quota | None:
-        """Quota of all others; None for none, or where they differ."""
+        """Quota of all other tenants; None if they have no quota, or different ones."""
         return None
 
     @property
     def asks_to_wait(self) -> bool:
-        """Whether the configuration says that requests beyond a quota wait, as opposed to where they can."""
+        """Whether the configuration explicitly makes requests beyond a quota wait, not only by default."""
         return False
 
     @property
@@ -135,17 +135,17 @@ class QuotaSource(Plugin[P], role=Role(title="Quotas")):
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):
-    """One whose requests are counted together, and queue together."""
+    """Owner of requests, which are counted and queued together."""
 
     name: str
-    """Its fairness id too."""
+    """Name of the tenant, and the fairness id of its requests."""
     priority: int | None = None
-    """Of its requests that name no objective; None for 0."""
+    """Priority of requests without an objective; None for 0."""
     highest_priority: int | None = None
-    """The most that an objective may give them; None for any."""
+    """Maximum priority by an objective; None for no maximum."""
     qos: str = ""
-    """Quality of service: low, medium, high or critical; empty for none."""
+    """Quality of service: low, medium, high or critical; empty if there is none."""
 
 
 TENANT: DataKey[Tenant] = DataKey("tenant", "tenants")
-"""The tenant of the request; without it, the fairness id names the tenant."""
+"""Tenant of the request; if missing, the fairness id names the tenant."""

@@ -17,20 +17,20 @@ from epp.framework.request import DataKey, Headers, PrefixMatch, Request
 from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, LOAD_AT, RUNNING, WAITING, Column, Snapshot
 
 _ZERO, _ONE, _INFINITE = (read_only(np.array(number)) for number in (0.0, 1.0, np.inf))
-"""Arrays of no dimension: NumPy works with them at half the cost of floats."""
+"""Zero-dimensional arrays, which cost NumPy half as much as floats."""
 DEFAULT_OUTPUT_TOKENS = 200.0
-"""Tokens of an answer, before any was seen."""
+"""Assumed output tokens of a request before the first response."""
 DEFAULT_SOURCE = "default"
-"""Source of rates that neither a profile nor any response supports."""
+"""Source of rates that come neither from a profile nor from responses."""
 TARGET_IN_REACH: DataKey[bool] = DataKey("target-in-reach")
 """Whether any endpoint is expected to meet the latency limits of the request; missing without an estimate."""
 _MS = 1e-3
 _NEGLIGIBLE = 0.05
-"""Share of a load that makes no difference."""
+"""Share of the load below which a correction is skipped."""
 
 
 class BySlot(Protocol):
-    """Arrays with one number for each slot, or for each of some slots."""
+    """Arrays with one number for each slot, or for each of several slots."""
 
     def at(self, slots: Positions) -> Self:
         """Return the numbers of these slots, in this order."""
@@ -40,10 +40,10 @@ T = TypeVar("T", bound=BySlot)
 
 
 class Reported(Generic[T]):
-    """Arrays built from columns of a snapshot, kept until one of them is written.
+    """Arrays built from columns of a snapshot, cached until one of these columns changes.
 
-    For columns that change with reports; columns that change with each request, such as IN_FLIGHT, would rebuild the
-    arrays each time. Pass the same function at each call; it reads only these columns and constants.
+    Use it for columns that change with reports; columns that change with each request, such as IN_FLIGHT, would rebuild
+    the arrays each time. Pass the same function at each call; it must read only these columns and constants.
     """
 
     def __init__(self, *columns: Column) -> None:
@@ -54,17 +54,14 @@ class Reported(Generic[T]):
         self._of_available: T | None = None
 
     def of(self, candidates: Candidates, build: Callable[[Snapshot], T]) -> T | None:
-        """Return the arrays of the candidates.
-
-        None where stale load is hidden: the candidates then see other values than the columns.
-        """
+        """Return the arrays of the candidates; None if the candidates override columns, because reports are stale."""
         if candidates.hides_load:
             return None
         by_slot, slots = self.by_slot(candidates.snapshot, build), candidates.slots
         if slots is self._available and self._of_available is not None:
             return self._of_available
         found = by_slot.at(slots)
-        if slots is candidates.snapshot.available:  # as for most requests
+        if slots is candidates.snapshot.available:  # most requests
             self._available, self._of_available = slots, found
         return found
 
@@ -84,25 +81,25 @@ class Reported(Generic[T]):
 
 
 class Queues(NamedTuple):
-    """Wait for a place: `max(waiting, in_flight - room) * turn_seconds`; one number for each endpoint.
+    """Wait for a place in the batch, `max(waiting, in_flight - room) * turn_seconds`; one number for each endpoint.
 
-    A place is free once in `output tokens * ITL / batch` seconds. The batch of an engine with a queue is full, and that
-    of one with as many requests as it has places, where these are known. Requests that wait for a place are those
-    reported, or requests in flight without a place if there are more of them, so that new requests count at once.
+    A place becomes free every `output tokens * ITL / batch` seconds. The batch of an engine is full if it has a queue,
+    or if it runs its maximum number of requests, if known. The number of waiting requests is the reported one, or the
+    number of requests in flight without a place if that is larger, so that new requests count immediately.
     """
 
     waiting: Floats
-    """Requests that wait according to reports, this one included where the places are known; 0 or more."""
+    """Reported waiting requests, 0 or more, including this request if the number of places is known."""
     room: Floats
-    """Requests in flight beyond which each waits; infinite where no queue and no places are known."""
+    """Requests in flight beyond which requests wait; infinite if neither a queue nor the places are known."""
     turn_seconds: Floats
-    """Time until the next place is free."""
+    """Time until the next place becomes free."""
 
     @classmethod
     def of(cls, running: Floats, waiting: Floats, turn_seconds: Floats, places: Floats | None) -> "Queues":
-        """Return the queues of endpoints with such batches, and such queues where known.
+        """Return the queues, given one number for each endpoint.
 
-        `running` are 1 or more, `places` infinite where not known; None if not known of any.
+        `running` is 1 or more, `waiting` NaN if unknown, and `places` infinite if unknown, or None if all are unknown.
         """
         is_queue = waiting > _ZERO  # not so for NaN
         least, room = np.where(is_queue, waiting, _ZERO), np.where(is_queue, running, _INFINITE)
@@ -112,33 +109,33 @@ class Queues(NamedTuple):
         return cls(least, room, turn_seconds)
 
     def at(self, slots: Positions) -> "Queues":
-        """Return the queues of some of the endpoints."""
+        """Return the queues of these endpoints."""
         return Queues(self.waiting[slots], self.room[slots], self.turn_seconds[slots])
 
     def seconds(self, in_flight: Floats) -> Floats:
-        """Return the time that the next request waits where so many are in flight."""
+        """Return the wait of the next request, given the requests in flight."""
         seconds = in_flight - self.room
         np.maximum(seconds, self.waiting, out=seconds)
         seconds *= self.turn_seconds
         return seconds
 
     def seconds_at(self, slot: int, in_flight: float) -> float:
-        """Return the same for one of the endpoints."""
+        """Return the same for one endpoint."""
         return max(in_flight - self.room.item(slot), self.waiting.item(slot)) * self.turn_seconds.item(slot)
 
 
 class _Terms(NamedTuple):
-    """Terms of expected times, as endpoints last reported their load: one number for each slot or candidate."""
+    """Terms of expected times according to the last reports: one number for each slot or candidate."""
 
     prefill_tokens_per_second: Floats
     itl_base_seconds: Floats
     itl_seconds_per_request: Floats
     running: Floats
-    """Requests in the batch; NaN where not known."""
+    """Requests in the batch; NaN if unknown."""
     queues: Queues | None
     """None if all queues are empty."""
     is_known: bool
-    """Whether the batch is known of all."""
+    """Whether all batches are known."""
 
     def at(self, slots: Positions) -> "_Terms":
         prefill, base, per_request, running, queues, _ = self
@@ -148,19 +145,19 @@ class _Terms(NamedTuple):
 
 
 class _Ages(NamedTuple):
-    """How old reports are, and how busy endpoints: numbers for each slot or candidate, and for the candidates."""
+    """Age of reports and load of endpoints, for each slot or candidate; means over all candidates."""
 
     load_at: Floats
     requests: Floats
-    """Reported as running or waiting; 0 for no report."""
+    """Reported running and waiting requests; 0 without a report."""
     answer_seconds: Floats
-    """Time in which an answer is generated among so many."""
+    """Time to generate an answer at this load."""
     total: float = 0.0
-    """Requests at all of them."""
+    """Sum of `requests`."""
     mean_at: float = inf
-    """LOAD_AT for one of these requests, in the mean."""
+    """Mean of `load_at` over these requests."""
     mean_seconds: float = 0.0
-    """Likewise, the time for its answer."""
+    """Mean of `answer_seconds` over these requests."""
 
     def at(self, slots: Positions) -> "_Ages":
         load_at, requests, seconds = self.load_at[slots], self.requests[slots], self.answer_seconds[slots]
@@ -174,30 +171,30 @@ class _Ages(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EndpointRates:
-    """Arrays by slot, read-only; those without a word on NaN are finite and above 0 for every slot."""
+    """Read-only arrays by slot. Values are finite and above 0 unless a field says otherwise."""
 
     prefill_tokens_per_second: Floats
-    """Prompt tokens that the whole endpoint computes in a second."""
+    """Prompt tokens that the whole endpoint computes per second."""
     itl_base_seconds: Floats
     """Alpha of `ITL = alpha + beta * batch`: time between two tokens of a request, without the share of the batch."""
     itl_seconds_per_request: Floats
-    """Beta: what each request in the batch adds, itself included; 0 or more."""
+    """Beta: time that each request in the batch adds, including the request itself; 0 or more."""
     ttft_base_seconds: Floats
-    """Gamma of `TTFT = gamma + delta * tokens * batch`; NaN where no profile gives it."""
+    """Gamma of `TTFT = gamma + delta * tokens * batch`; NaN without a profile that has it."""
     ttft_seconds_per_token: Floats
-    """Delta; NaN where no profile gives it."""
+    """Delta; NaN without a profile that has it."""
     kinds: NDArray[np.intp]
-    """Which of the sources an unlearned rate has."""
+    """Index in `sources`, for rates that are not learned."""
     sources: tuple[tuple[str, str], ...]
-    """Where rates come from as long as they are not learned: the prefill rate, the ITL."""
+    """Sources of rates that are not learned: of the prefill rate, and of the ITL."""
     prefill_samples: NDArray[np.intp]
-    """Responses that the prefill rate was learned from; 0 for one that is not learned."""
+    """Responses from which the prefill rate was learned; 0 if it is not learned."""
     itl_samples: NDArray[np.intp]
-    """Likewise, of the ITL."""
+    """Responses from which the ITL was learned; 0 if it is not learned."""
     output_tokens: float = DEFAULT_OUTPUT_TOKENS
-    """Mean length of the latest answers."""
+    """Mean output tokens of recent responses."""
     places: Floats | None = None
-    """Requests that an endpoint runs at once, infinite where not known; None if not known of any."""
+    """Maximum batch size of each endpoint, infinite if unknown; None if all are unknown."""
     _reported: Reported[_Terms] = field(init=False, repr=False, compare=False)
     _ages: Reported[_Ages] = field(init=False, repr=False, compare=False)
 
@@ -211,25 +208,25 @@ class EndpointRates:
 
     @property
     def known(self) -> Mask:
-        """Mark the slots whose prefill rate comes from a profile, or was learned there or at other endpoints."""
+        """Mark the slots whose prefill rate comes from a profile, or was learned at this or at other endpoints."""
         by_kind = np.array([prefill != DEFAULT_SOURCE for prefill, _ in self.sources], dtype=np.bool_)
         known: Mask = (self.prefill_samples > 0) | by_kind[self.kinds]
         return known
 
     def prefill_seconds(self, candidates: Candidates, tokens: Floats) -> Floats:
-        """Return how long each candidate computes so many prompt tokens."""
+        """Return the time in which each candidate computes these prompt tokens."""
         return tokens / self.prefill_tokens_per_second[candidates.slots]
 
     def itl_seconds(self, candidates: Candidates, batch: Floats) -> Floats:
-        """Return the time between two tokens of one request among so many, itself included."""
+        """Return the time between two tokens of one request in a batch of this size."""
         slots = candidates.slots
         return self.itl_base_seconds[slots] + self.itl_seconds_per_request[slots] * batch
 
     def ttft_seconds(self, candidates: Candidates, uncached: Floats) -> Floats:
         """Return the time to the first token, given the uncached prompt tokens for each candidate.
 
-        It waits for a place in the batch, and for the prompt tokens in flight. A plugin that calls this reads
-        IN_FLIGHT_TOKENS and IN_FLIGHT, and lists LOAD_INPUTS in `may_read`.
+        The request waits for a place in the batch, and for the prompt tokens in flight. A plugin that calls this must
+        read IN_FLIGHT_TOKENS and IN_FLIGHT, and list LOAD_INPUTS in `may_read`.
         """
         terms = self._terms(candidates)
         seconds = candidates.values(IN_FLIGHT_TOKENS) + uncached
@@ -239,13 +236,13 @@ class EndpointRates:
         return seconds
 
     def profiled_ttft_seconds(self, candidates: Candidates, uncached: Floats, batch: Floats) -> Floats:
-        """Return `gamma + delta * uncached * batch` where a profile gives gamma and delta, else `ttft_seconds`."""
+        """Return `gamma + delta * uncached * batch` if a profile has gamma and delta, else `ttft_seconds`."""
         slots = candidates.slots
         by_profile = self.ttft_base_seconds[slots] + self.ttft_seconds_per_token[slots] * uncached * batch
         return np.where(np.isnan(by_profile), self.ttft_seconds(candidates, uncached), by_profile)
 
     def ttft_seconds_at(self, candidates: Candidates, slot: int, uncached: float) -> float:
-        """Return the same for one of the candidates, at a fraction of the cost; NaN where its batch is not reported."""
+        """Return `ttft_seconds` of one candidate, at a fraction of the cost; NaN if its batch is not reported."""
         if candidates.hides_load:
             return nan
         snapshot = candidates.snapshot
@@ -259,10 +256,10 @@ class EndpointRates:
         return prefill + terms.queues.seconds_at(slot, snapshot.column(IN_FLIGHT).item(slot))
 
     def seconds(self, candidates: Candidates, tokens: Floats, output_tokens: float | Floats) -> Floats:
-        """Return the time until so many tokens of an answer are there.
+        """Return the time until each candidate has generated `output_tokens`.
 
-        `tokens` are those of prompts that each candidate has to compute before, those in flight included. The request
-        counts as one more in the batch. A plugin that calls this reads IN_FLIGHT, and lists LOAD_INPUTS in `may_read`.
+        `tokens` are the prompt tokens that each candidate must compute first, including those in flight. The request is
+        added to the batch. A plugin that calls this must read IN_FLIGHT, and list LOAD_INPUTS in `may_read`.
         """
         terms, in_flight = self._terms(candidates), candidates.values(IN_FLIGHT)
         seconds = tokens / terms.prefill_tokens_per_second
@@ -277,20 +274,19 @@ class EndpointRates:
         return seconds
 
     def weighed_by_age(self, candidates: Candidates) -> Candidates:
-        """Return the candidates with less of the load that others cause, the older the report of it.
+        """Return the candidates with a lower load by other clients, the lower the older the report is.
 
-        Requests of others, `running + waiting - in flight`, count with the weight `1 / (1 + O * (a / S)^2)`: O of them
-        are at all candidates, `a` is the time since the report changed, and S the mean time in which an answer is
-        generated. Of 100 that take 8 s each, nearly all count after a tenth of a second and none after ten seconds, so
-        that requests in flight alone decide. No `a` is above its mean over all requests: a report of few requests
-        seldom changes, however fresh it is.
+        Requests of others, `running + waiting - in flight`, have the weight `1 / (1 + O * (a / S)^2)`, where O is their
+        number at all candidates, `a` the time since the report changed, and S the mean time to generate an answer. Of
+        100 requests of 8 s, nearly all count after 0.1 s and none after 10 s; then only requests in flight decide.
+        `a` is at most its mean over all requests, because a report of few requests seldom changes even if it is fresh.
 
-        It is the weight with the least squared error (Wiener), signal / (signal + noise). Signal: N requests that came
-        to an endpoint independently have the variance N (Poisson), which tells n endpoints apart; O = n * N. Noise:
-        others have sent `O * a / S` requests since (Little's law), and, as all that read the same reports choose alike,
-        to one of n endpoints: the square of the error has the mean `(O * a / S)^2 / n`.
+        This is the weight with the least squared error (Wiener filter), signal / (signal + noise). Signal: N
+        independent requests at an endpoint have the variance N (Poisson), which distinguishes n endpoints; O = n * N.
+        Noise: others have sent `O * a / S` requests since (Little's law), all to one of n endpoints, because all
+        readers of the same reports make the same choice: the mean squared error is `(O * a / S)^2 / n`.
 
-        A plugin that calls this reads IN_FLIGHT, and lists LOAD_INPUTS and LOAD_AT in `may_read`.
+        A plugin that calls this must read IN_FLIGHT, and list LOAD_INPUTS and LOAD_AT in `may_read`.
         """
         ages, now = self._ages.of(candidates, self._reported_ages), candidates.now
         if ages is None or not ages.mean_at < now:
@@ -314,7 +310,7 @@ class EndpointRates:
         return _Ages(snapshot.column(LOAD_AT), requests, self.output_tokens * itl)
 
     def _terms(self, candidates: Candidates) -> _Terms:
-        """Return the terms of each candidate, with estimates of batches that are not reported."""
+        """Return the terms of each candidate, with estimates of unreported batches."""
         terms = self._reported.of(candidates, self._reported_terms)
         if terms is not None and terms.is_known:
             return terms
@@ -342,7 +338,7 @@ ENDPOINT_RATES: DataKey[EndpointRates] = DataKey("endpoint-rates", "endpoint-rat
 
 
 def uncached_tokens(request: Request, candidates: Candidates, match: PrefixMatch | None) -> Floats:
-    """Return the prompt tokens that each candidate has to compute; the whole prompt without match data."""
+    """Return the prompt tokens that each candidate must compute; without match data, the whole prompt."""
     if match is None:
         return np.full(len(candidates), float(request.prompt_tokens))
     uncached: Floats = np.array(float(request.prompt_tokens)) - match.matched_tokens(candidates)
@@ -351,19 +347,18 @@ def uncached_tokens(request: Request, candidates: Candidates, match: PrefixMatch
 
 
 def batch_sizes(candidates: Candidates) -> Floats:
-    """Return the batch size of each candidate: the reported one, or this picker's requests in flight if that is more.
+    """Return the batch size of each candidate: the reported one, or the requests of this picker in flight if larger.
 
-    New requests of this picker count at once, requests of other clients when they are reported. An unreported batch is
-    estimated: a plugin that calls this lists LOAD_INPUTS in `may_read`.
+    New requests of this picker count immediately, requests of other clients when they are reported. An unreported batch
+    is estimated: a plugin that calls this must list LOAD_INPUTS in `may_read`.
     """
     return np.maximum(comparable_load(candidates, RUNNING, as_reported=True), candidates.values(IN_FLIGHT))
 
 
 def target_seconds(headers: Headers, names: tuple[str, ...], default_ms: float = 0.0) -> float:
-    """Return a target in seconds, infinite for none; one that is no number above 0 stands for the default."""
-    text = headers.first_of(*names)
+    """Return the target in seconds, infinite for no target; the default replaces a value that is not above 0."""
     try:
-        milliseconds = 0.0 if text is None else float(text)
+        milliseconds = float(headers.first_of(*names) or 0.0)
     except ValueError:
         milliseconds = 0.0
     if not milliseconds > 0:
@@ -372,11 +367,11 @@ def target_seconds(headers: Headers, names: tuple[str, ...], default_ms: float =
 
 
 def waited_seconds(request: Request, candidates: Candidates) -> float:
-    """Return how long ago a request came; 0 where the candidates know no time."""
+    """Return the time since the request arrived; 0 if the candidates have no time."""
     waited = candidates.now - request.received_at
     return waited if waited > 0 else 0.0
 
 
 def ttft_target_seconds(headers: Headers) -> float:
-    """Return the longest time to the first token that a request wants; infinite for none."""
+    """Return the target for the time to the first token; infinite for no target."""
     return target_seconds(headers, SLO_TTFT_MS)

@@ -17,34 +17,34 @@ D = TypeVar("D")
 A = TypeVarTuple("A")
 
 Derivation: TypeAlias = tuple[Any, ...]
-"""A function and its arguments; after a type of numbers, where the function is called for each record."""
+"""A function and its arguments, preceded by a NumPy type if the function is called for each record."""
 
 ENDPOINTS = ""
-"""Key of the endpoints among derivations by attribute; attributes have names that are not empty."""
+"""Key of the endpoints in mappings by attribute name; no attribute has an empty name."""
 
 _MEMO_LIMIT = 1024
-_MOST_HANDED_ON = 64
-"""Arrays that are handed on from records to the records after them; clients may ask for more."""
+_MOST_REUSABLE = 64
+"""Maximum number of arrays that the next records can reuse; requests of clients may create more."""
 _MOST_UNUSED = 256
-"""Later records without use for such an array. It keeps the records that it is of alive."""
+"""Number of later records that do not use an array before it is dropped, since it keeps its own records alive."""
 _STEP = 64
-"""Records that a function is called for in one step: at a microsecond each, mostly."""
+"""Records for which a function is called in one step; most functions take a microsecond."""
 _PLAIN = (str, bytes, bool, int, float, type(None))
 
 
 class _Former(NamedTuple):
-    """An array of former records."""
+    """An array derived from former records."""
 
     values: tuple[Any, ...]
     array: NDArray[Any]
     unused: int
-    """Number of later records whose readers had no use for it."""
+    """Number of later records that did not use it."""
 
 
 class Records(Generic[T]):
     """One record for each slot, and a memo of values derived from all of them.
 
-    Values derived from single records are copied from the `former` records where the record is the same.
+    Values derived from single records are copied from the `former` records for each unchanged record.
     """
 
     __slots__ = ("_changes", "_each", "_former", "_memo", "values")
@@ -53,15 +53,15 @@ class Records(Generic[T]):
         self.values = values
         self._memo: dict[Derivation, object] = {}
         self._each: dict[Derivation, NDArray[Any]] = {}
-        self._former = {} if former is None else former.handed_on()
+        self._former = {} if former is None else former.reusable()
         self._changes: tuple[tuple[T, ...] | None, list[int]] = (None, [])
-        """Former values, and the slots where they are others."""
+        """Former values, and the slots that have changed since."""
 
     def derive(self, build: Callable[[tuple[T, ...], *A], D], *arguments: *A) -> D:
         """Return `build(values, *arguments)`, memoised by function and arguments; an array is made read-only.
 
-        `build` is a module-level function or a method, the arguments are hashable. Raises TypeError for a function
-        that is made again at every call, such as a lambda: it would never be found in the memo.
+        `build` is a module-level function or a method, and the arguments are hashable. Raises TypeError for a function
+        that is created at every call, such as a lambda, because the memo would never have it.
         """
         key = (build, *arguments)
         found = self._memo.get(key, _MISSING)
@@ -87,26 +87,26 @@ class Records(Generic[T]):
         """Return `function(value, *arguments)` for each slot, like `derive_numbers`."""
         return self._derive_each((np.object_, function, *arguments))
 
-    def handed_on(self) -> dict[Derivation, _Former]:
-        """Return the arrays that later records can begin with: those in use, and of the others the latest."""
+    def reusable(self) -> dict[Derivation, _Former]:
+        """Return the arrays that the next records can reuse: first those in use, then the latest of the others."""
         older = {
             key: former._replace(unused=former.unused + 1)
             for key, former in self._former.items()
             if former.unused < _MOST_UNUSED
         }
         recent = {key: _Former(self.values, array, 0) for key, array in self._each.items()}
-        return dict(islice((recent | older).items(), _MOST_HANDED_ON))
+        return dict(islice((recent | older).items(), _MOST_REUSABLE))
 
     @property
     def derivations(self) -> Iterable[Derivation]:
-        """Derivations so far that can be repeated on later records ahead of requests; at most 64."""
-        found = (*self.handed_on(), *(key for key in self._memo if _is_plain(key)))
-        return found[:_MOST_HANDED_ON]
+        """Derivations that can be repeated on later records before a request needs them; at most 64."""
+        found = (*self.reusable(), *(key for key in self._memo if _is_plain(key)))
+        return found[:_MOST_REUSABLE]
 
     def derive_ahead(self, derivation: Derivation) -> Iterator[None]:
-        """Derive likely values, in steps of a fraction of a millisecond; a `derive` is one step.
+        """Repeat a derivation in steps of a fraction of a millisecond; a `derive` is one step.
 
-        A function that raises is left to the requests that ask for it.
+        An exception is ignored here; a request that needs the value raises it.
         """
         with suppress(Exception):
             if not isinstance(derivation[0], type):
@@ -147,7 +147,7 @@ class Records(Generic[T]):
         self._each[key] = read_only(found)
 
     def changed_since(self, former: tuple[T, ...]) -> Sequence[int]:
-        """Return the slots that have another record than among former ones, or had none, ascending."""
+        """Return the slots whose record differs from the former one, or is new, in ascending order."""
         if self._changes[0] is not former:
             changed = list(compress(count(), map(is_not, self.values, former)))
             self._changes = former, changed + list(range(len(former), len(self.values)))
@@ -158,13 +158,13 @@ _MISSING = object()
 
 
 def _array(values: Sequence[object], dtype: type[np.generic]) -> NDArray[Any]:
-    if dtype is np.object_:  # which may be sequences
+    if dtype is np.object_:  # np.array would unpack sequences
         return np.fromiter(values, dtype=dtype, count=len(values))
     return np.array(values, dtype=dtype)
 
 
 def _is_plain(part: object) -> bool:
-    """Return whether a derivation makes sense of other records: it has nothing that was derived of these."""
+    """Return whether a derivation can be repeated on other records: no part of it was derived from these records."""
     if isinstance(part, tuple):
         return all(map(_is_plain, part))
     owner = getattr(part, "__self__", None)
@@ -176,7 +176,7 @@ def _require_lasting(key: tuple[object, ...]) -> None:
         if isinstance(part, tuple):
             _require_lasting(part)
         elif callable(part):
-            name = getattr(part, "__qualname__", repr(part))  # a functools.partial has none
+            name = getattr(part, "__qualname__", repr(part))  # a functools.partial has no name
             if "<locals>" in name or name == repr(part):
                 raise TypeError(
                     f"cannot memoise {name}: define it at module level or as a method, and pass its inputs as arguments"

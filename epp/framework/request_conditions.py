@@ -45,7 +45,7 @@ class HeaderCondition(Parameters, frozen=True):
 
 
 class Condition(Parameters, frozen=True):
-    """A condition on the request: all keys given must hold.
+    """A condition on the request: it holds if all given keys hold.
 
     Numbers are written with `<`, `<=`, `>`, `>=`, `=` or `!=` before them (`=` if none), or as a range `a..b`, both
     ends included. They may end in K, M, B or T for thousands, millions, billions and trillions. A condition on an
@@ -89,13 +89,13 @@ class Preference(Parameters, frozen=True):
     """Preference for one class, and the requests to which it applies."""
 
     accelerator_class: Name = msgspec.field(name="class")
-    """Name of an AcceleratorClass; for endpoints without a class, of a model such as `h100`."""
+    """Name of an AcceleratorClass; endpoints without a class are matched by their model, such as `h100`."""
     score: Annotated[float, Meta(ge=0, le=HIGHEST_PREFERENCE)] = HIGHEST_PREFERENCE
     """Score of the class, out of 100."""
     conditions: tuple[Condition, ...] = ()
     """Conditions on the request; without any, the preference always applies."""
     match: Literal["all", "any"] = "all"
-    """Whether all conditions must hold, or any one of them."""
+    """Whether all conditions must hold, or at least one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Facts:
     """Adapters known to any endpoint."""
     headers: Headers
     minute_of_day: int
-    """In UTC."""
+    """Minutes since midnight UTC."""
 
 
 Test: TypeAlias = Callable[[Facts], bool]
@@ -151,7 +151,7 @@ def size_in_name(model: str) -> float | None:
 
 
 def precision_in_name(model: str) -> str:
-    """Return the precision in a model's name; empty for none."""
+    """Return the precision in a model's name; empty if there is none."""
     found = _PRECISION_IN_NAME.search(model.lower())
     return found[1] if found else ""
 
@@ -179,7 +179,7 @@ def parse_number_test(text: str | int) -> NumberTest:
 
 
 def compile_condition(condition: Condition) -> Test:
-    """Return the test for a whole condition; raises ValueError that names the key."""
+    """Return the test for a whole condition; raises a ValueError that names the key."""
     names = dict(zip(condition.__struct_fields__, condition.__struct_encode_fields__, strict=True))
     numbers = {field: text for field in _NUMBERS if (text := getattr(condition, field)) is not None}
     tests = [_number_test(names[field], text, _NUMBERS[field]) for field, text in numbers.items()]

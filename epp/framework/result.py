@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of a profile run and of a whole scheduling, with the trace that explains them, and causes of drops."""
+"""Results of a profile run and of a whole scheduling, with traces that explain them, and causes of drops."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -15,25 +15,25 @@ from epp.framework.errors import RequestError
 
 
 class DropCause(StrEnum):
-    """Why a filter drops an endpoint; from the most lasting cause to the one that passes soonest."""
+    """Cause for which a filter drops an endpoint; the most lasting cause first."""
 
     CONSTRAINT = "constraint"
-    """It does not meet a constraint, such as hardware, price or label. Waiting does not change that."""
+    """The endpoint does not meet a constraint, such as hardware, price or label. Waiting does not help."""
     AVAILABILITY = "availability"
-    """It drains, is unhealthy or not ready, or its state is unknown."""
+    """The endpoint drains, is unhealthy or not ready, or its state is unknown."""
     STALE = "stale"
-    """It has not reported for too long."""
+    """The last report of the endpoint is too old."""
     SATURATION = "saturation"
-    """It is too busy."""
+    """The endpoint is too busy."""
     UNSTATED = "unstated"
     """The filter gives no cause."""
 
 
 def lasting_cause(kept: Iterable[Mapping[DropCause, Mask]], otherwise: DropCause) -> DropCause:
-    """Return the first cause, in their order, that leaves none together with those before it.
+    """Return the first cause that, together with more lasting ones, leaves no candidate.
 
     `kept` has, for each filter and cause, the candidates that the filter keeps. The order of the filters does not
-    matter: if constraints alone leave no candidate, they are the cause, however busy the endpoints are. If all causes
+    matter: if constraints alone leave no candidate, they are the cause, even if endpoints are busy too. If all causes
     together leave a candidate, which is possible for filters that compare candidates, the result is `otherwise`.
     """
     filters = tuple(kept)
@@ -51,15 +51,15 @@ _NO_SLOTS: Positions = np.empty(0, dtype=np.intp)
 
 
 class FilterTrace(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """How many candidates entered and left one filter."""
+    """Numbers of candidates before and after one filter."""
 
     plugin: str
     before: int
     after: int
     problem: str = ""
-    """Why the filter was skipped: it dropped all candidates and falls back, or it failed."""
+    """Reason that the filter was skipped: it dropped all candidates and falls back, or it failed."""
     slots: Positions = msgspec.field(default_factory=lambda: _NO_SLOTS)
-    """Slots of the candidates that left it."""
+    """Slots of the candidates that it kept."""
 
 
 class ScoreTrace(msgspec.Struct, frozen=True, gc=False, eq=False):
@@ -68,17 +68,17 @@ class ScoreTrace(msgspec.Struct, frozen=True, gc=False, eq=False):
     plugin: str
     weight: float
     scores: Floats
-    """In [0, 1], one for each candidate, before the weight."""
+    """Scores in [0, 1] without the weight, one for each candidate."""
     problem: str = ""
-    """The error of a scorer that failed."""
+    """Error of a scorer that failed."""
 
 
 class ProfileResult(msgspec.Struct, frozen=True, eq=False):
-    """One profile run: the endpoints picked, the candidates, and the scores."""
+    """One profile run: picked endpoints, candidates and scores."""
 
     profile: str
     candidates: Candidates
-    """Those that passed the filters."""
+    """Candidates that passed the filters."""
     totals: Floats
     """Sum of weight times score, one for each candidate."""
     picked: Positions
@@ -87,43 +87,43 @@ class ProfileResult(msgspec.Struct, frozen=True, eq=False):
     scores: tuple[ScoreTrace, ...] = ()
     picker: str = ""
     considered: Positions = msgspec.field(default_factory=lambda: _NO_SLOTS)
-    """Slots of the candidates before its filters; none where there are no filters."""
+    """Slots of the candidates before the filters; empty without filters."""
 
     @property
     def targets(self) -> tuple[Endpoint, ...]:
-        """The endpoints picked: the first one, then the fallbacks in order."""
+        """The picked endpoints: the target, then its fallbacks in order."""
         return tuple([self.candidates[position] for position in self.picked.tolist()])
 
     @property
     def slot(self) -> int:
-        """The slot of the endpoint picked first."""
+        """Slot of the target."""
         return self.candidates.slots.item(self.picked.item(0))
 
 
 class ProfileAttempt(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """How far a profile came that failed."""
+    """Partial run of a profile that failed."""
 
     candidates: Candidates
-    """Those before its filters."""
+    """Candidates before the filters."""
     filters: tuple[FilterTrace, ...] = ()
-    """Those that ran; the one that failed is not among them."""
+    """Filters that ran, without one that failed."""
     scores: tuple[ScoreTrace, ...] = ()
-    """Likewise, of the candidates that passed the filters."""
+    """Scorers that ran, without one that failed; their scores are those of the candidates that passed the filters."""
 
 
 class Destination(msgspec.Struct, frozen=True, eq=False):
-    """Where a request goes: made once by the aggregator, and read by hooks, ledger and wire."""
+    """Destination of a request, created by the aggregator."""
 
     primary: ProfileResult
     """The profile run whose picks are the targets."""
     headers: Mapping[str, str] = _NO_HEADERS
-    """Request headers for the endpoint, beside the destination: a prefill peer, say."""
+    """Further request headers for the endpoint, such as that of a prefill peer."""
     addresses: tuple[str, ...] = ()
-    """`ip:port` for each target, as the gateway is told; those of the targets themselves unless given."""
+    """`ip:port` of each target for the gateway; by default those of the target endpoints."""
     repicked: Mapping[str, ProfileResult] = _NO_RESULTS
     """Results of other profiles whose picks the aggregator changed."""
     targets: tuple[Endpoint, ...] = ()
-    """The target endpoint, then its fallbacks in order: always those of `primary`."""
+    """The target endpoint, then its fallbacks in order; always those of `primary`."""
 
     def __post_init__(self) -> None:
         assign = msgspec.structs.force_setattr
@@ -138,20 +138,20 @@ class Destination(msgspec.Struct, frozen=True, eq=False):
 
 
 class FailedScheduling(msgspec.Struct, frozen=True, eq=False):
-    """How far the scheduling of a request came that has no destination."""
+    """Partial scheduling of a request that has no destination."""
 
     profiles: Mapping[str, ProfileResult | ProfileAttempt]
-    """Every profile that ran."""
+    """All profiles that ran."""
     errors: Mapping[str, RequestError]
-    """Why profiles failed, by profile; without the error that the request is refused with."""
+    """Errors by profile, without the one that is returned to the client."""
 
 
 class SchedulingResult(msgspec.Struct, frozen=True, eq=False):
-    """The outcome of a whole scheduling."""
+    """Result of a whole scheduling."""
 
     destination: Destination
     profiles: Mapping[str, ProfileResult | None]
-    """Every profile that ran; None for one that failed."""
+    """Results of all profiles that ran; None for one that failed."""
     errors: Mapping[str, RequestError]
     aggregator: str = ""
 
@@ -161,7 +161,7 @@ class SchedulingResult(msgspec.Struct, frozen=True, eq=False):
         return self.destination.primary
 
     def as_failed(self) -> FailedScheduling:
-        """Return the same of a request that is refused after all."""
+        """Return the scheduling as that of a request that is refused afterwards."""
         runs: dict[str, ProfileResult | ProfileAttempt | None] = dict(self.profiles)
         runs |= {name: error.attempt for name, error in self.errors.items() if runs.get(name) is None}
         return FailedScheduling({name: run for name, run in runs.items() if run is not None}, self.errors)

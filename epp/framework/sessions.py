@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Session affinity: binds a session to the endpoint that served it last, by a token of the client's or by memory."""
+"""Session affinity: binds a session to the endpoint that served it last, by a token or by the session id."""
 
 import binascii
 from base64 import b64decode, b64encode
@@ -50,8 +50,7 @@ class SessionIdSource(Parameters, frozen=True):
     """`session-id` (or `SessionID` or `SessionIDDataKey`): the output of a `session-id-producer`. `agent-identity`: the
     output of the `agent-identity` plugin."""
     producer: str = ""
-    """Name of the `session-id-producer` instance; empty for the default one. Without effect on
-    `agent-identity`."""
+    """Name of the `session-id-producer` instance; empty for the default one. It has no effect on `agent-identity`."""
 
     def __post_init__(self) -> None:
         if bool(self.header) == bool(self.attribute):
@@ -68,7 +67,7 @@ class SessionIdSource(Parameters, frozen=True):
         return key.produced_by(self.producer) if key is SESSION_ID else key
 
     def find(self, request: Request) -> str:
-        """Return the session id; empty for none."""
+        """Return the session id; empty if there is none."""
         key = self.key
         return (request.headers.get(self.header.lower()) if key is None else request.get(key)) or ""
 
@@ -81,11 +80,11 @@ class SessionIds(Parameters, frozen=True):
     )
     """Sources of the session id, in order; the first value that is not empty is used."""
     eviction_ttl_seconds: PositiveOrDefault = 300.0
-    """Time after its last use at which a session is forgotten."""
+    """Time after its last use at which a session expires."""
     eviction_sweep_seconds: PositiveOrDefault = 10.0
     """Time between two sweeps that free the memory of expired sessions."""
     max_sessions: Count = 100_000
-    """Most sessions remembered; beyond that the least recently used are forgotten. A session takes about 250 bytes."""
+    """Maximum number of sessions; beyond it, the least recently used are dropped. A session takes about 250 bytes."""
 
     @property
     def keys(self) -> tuple[DataKey[str], ...]:
@@ -107,20 +106,20 @@ class SessionAffinityParameters(Parameters, frozen=True):
     session_id_config: SessionIds = SessionIds()
     """Parameters of the strategy `session_id`."""
     profile_name: str = ""
-    """Profile whose endpoint is bound, such as `prefill`; empty for the one that the gateway gets."""
+    """Profile whose endpoint is bound, such as `prefill`; empty for the profile that selects the destination."""
 
 
 SP = TypeVar("SP", bound=SessionAffinityParameters, default=SessionAffinityParameters)
 BLOCKS_SEARCHED = 256
-"""Last blocks of a prompt in which an earlier prompt is looked for: a bound on the time of one prompt."""
+"""Number of trailing blocks of a prompt that are searched for an earlier prompt, which limits the time."""
 
 
 class Conversations:
-    """The endpoint, by number, that computed each conversation last. No session ids are needed.
+    """Number of the endpoint that computed each conversation last, without session ids.
 
-    A prompt is a chain of block hashes. It is remembered by the block before its last one: that block is whole, so
-    each prompt that continues it has the same block. At most `limit` prompts are remembered, at 75 bytes each; then
-    the older half is forgotten.
+    A prompt is a chain of block hashes. Its key is the block before the last one: that block is complete, so each
+    prompt that continues it has the same block. At most `limit` prompts are stored, at 75 bytes each; then the older
+    half is dropped.
     """
 
     def __init__(self, limit: int = 16_384) -> None:
@@ -129,13 +128,13 @@ class Conversations:
         self._older: dict[int, int] = {}
 
     def __len__(self) -> int:
-        """Prompts that are remembered."""
+        """Return the number of stored prompts."""
         return len(self._recent) + len(self._older)
 
     def find(self, hashes: Sequence[int]) -> tuple[int, int]:
-        """Return the endpoint that computed the longest prompt that this one continues, and the number of its blocks.
+        """Return the endpoint that computed the longest prefix of this prompt, and the number of its blocks.
 
-        -1 and 0 for a new conversation.
+        Returns -1 and 0 for a new conversation.
         """
         recent, older, count = self._recent, self._older, len(hashes)
         for block in reversed(hashes[-BLOCKS_SEARCHED:]):
@@ -153,7 +152,7 @@ class Conversations:
                 self._recent, self._older = {}, self._recent
 
     def withdraw(self, hashes: Sequence[int], endpoint: int) -> None:
-        """Forget a prompt if that endpoint was noted last."""
+        """Forget a prompt if this endpoint was the last one recorded for it."""
         if len(hashes) > 1:
             for known in (self._recent, self._older):
                 if known.get(hashes[-2]) == endpoint:
@@ -171,9 +170,10 @@ B = TypeVar("B", default=Identity)
 
 
 class Bindings(Generic[B]):
-    """Endpoints, or others, by session, least recently used first: at most `limit` sessions, none older than the TTL.
+    """Endpoint, or another value, of each session: at most `limit` sessions, none older than the TTL.
 
-    Session ids are stored as 128-bit hashes: memory does not depend on their length.
+    Sessions are in order of use, the least recent first. Session ids are stored as 128-bit hashes, so that the memory
+    does not depend on their length.
     """
 
     def __init__(self, *, ttl_seconds: float, sweep_seconds: float, limit: int) -> None:
@@ -184,27 +184,22 @@ class Bindings(Generic[B]):
         self._bound: OrderedDict[bytes, tuple[B, float]] = OrderedDict()
 
     def __len__(self) -> int:
-        """Sessions in memory, including sessions that expired since the last sweep."""
+        """Return the number of sessions in memory, including those that expired since the last sweep."""
         return len(self._bound)
 
     def find(self, session: str, now: float, *, use: bool = True) -> B | None:
         """Return the endpoint of the session; None for an unknown or expired session.
 
-        That counts as a use, unless it is only looked at.
+        With `use`, the call counts as a use of the session.
         """
         key = session_digest(session)
-        if not use:
-            there = self._bound.get(key)
-            return None if there is None or self._expired(there[1], now) else there[0]
-        self._sweep(now)
-        found = self._bound.get(key)
-        if found is None:
+        if use:
+            self._sweep(now)
+        bound, used_at = self._bound.get(key, (None, now))
+        if bound is None or self._expired(used_at, now):
             return None
-        bound, used_at = found
-        if self._expired(used_at, now):
-            del self._bound[key]
-            return None
-        self._use(key, bound, now)
+        if use:
+            self._use(key, bound, now)
         return bound
 
     def bind(self, session: str, to: B, now: float) -> None:
@@ -256,7 +251,7 @@ class SessionAffinity(PreRequest[SP], ResponseHeaders[SP]):
             )
 
     def bound(self, request: Request, candidates: Candidates) -> Mask:
-        """Mark the endpoint of the request's session; nothing where it is unknown or no candidate."""
+        """Mark the endpoint of the request's session; no candidate is marked if it is unknown or not among them."""
         slot = self._slot(request, candidates.snapshot)
         mask: Mask = candidates.slots == (-1 if slot is None else slot)
         return mask
@@ -280,7 +275,7 @@ class SessionAffinity(PreRequest[SP], ResponseHeaders[SP]):
         return result.profiles.get(wanted) if wanted else result.primary
 
     def response_headers(self, request: Request, response: Response) -> Mapping[str, str]:
-        """Return the token of the endpoint that served the request, or of the target recorded for another profile."""
+        """Return the token of the endpoint that served the request, or of the target recorded for `profileName`."""
         if self._bindings is not None:
             return {}
         target = request.get(self._target_key)
@@ -290,8 +285,8 @@ class SessionAffinity(PreRequest[SP], ResponseHeaders[SP]):
     def _slot(self, request: Request, snapshot: Snapshot) -> int | None:
         """Return the slot of the endpoint of the request's session.
 
-        A session id is bound to one endpoint: another pod of the same name has none of its KV cache. A token only has
-        the name, so that it holds for the next pod of that name.
+        A session id is bound to one pod: another pod of the same name does not have its KV cache. A token contains only
+        the name, so it stays valid for the next pod of that name.
         """
         slots = snapshot.endpoints.derive(_slots_by_id)
         if self._bindings is None:
@@ -322,7 +317,7 @@ def decode_endpoint(token: str) -> str | None:
 
 
 def session_digest(session: str) -> bytes:
-    """Return the 16 bytes in place of a session id; the same in every process."""
+    """Return a 16-byte digest of a session id, which is the same in every process."""
     return xxhash.xxh3_128_digest(session.encode("utf-8", "surrogatepass"))
 
 

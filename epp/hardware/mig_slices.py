@@ -257,7 +257,7 @@ def annotated_claims(pod: Pod, node: str) -> tuple[SliceClaim, ...]:
     try:
         entries = msgspec.json.decode(text, type=list[dict[str, object]])
     except msgspec.DecodeError:
-        raise ValueError("it is no list of claims: write JSON as the device plugin does") from None
+        raise ValueError("it is not a list of claims: write JSON as the device plugin does") from None
     specs = [convert(entry.get("spec", entry), ClaimSpec, f"[{index}]") for index, entry in enumerate(entries)]
     return tuple(
         _claim(spec, f"annotation {ANNOTATION}", "inUse", f"[{index}].profile", f"[{index}].migPlacement", node=node)

@@ -153,7 +153,7 @@ def _faults(found: Object, classes: frozenset[str], runtimes: Mapping[tuple[type
     if classes:
         yield from class_faults(found, classes)
     if isinstance(found, InferenceService) and found.runtime and _runtime_of(found, runtimes) is None and runtimes:
-        yield f"spec.runtime.name is {found.runtime!r}, which is no runtime: correct the name, or create it"
+        yield f"spec.runtime.name is {found.runtime!r}, which is not a runtime: correct the name, or create it"
 
 
 class ObjectParameters(Parameters, frozen=True):

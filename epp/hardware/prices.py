@@ -118,8 +118,8 @@ class PriceList:
                 self._index[key].append(terms)
             if price.accelerator and not meant:
                 unknown.append(
-                    f"line {price.line}: {price.accelerator!r} is no product of the catalogue: it is the price of "
-                    "endpoints whose labels name their product so"
+                    f"line {price.line}: {price.accelerator!r} is not a product of the catalogue: it is the price of "
+                    "endpoints whose labels have this product name"
                 )
         self.remarks = tuple(unknown)
         """Messages about valid entries that may be a mistake."""
@@ -236,7 +236,7 @@ def _csv_rows(text: str) -> Rows:
     (at, names), *rest = table
     for name in names:
         if name not in _FIELDS or names.count(name) > 1:
-            what = "occurs twice" if name in _FIELDS else f"is unknown: {hint_at(name, _FIELDS)}"
+            what = "is repeated" if name in _FIELDS else f"is unknown: {hint_at(name, _FIELDS)}"
             raise ValueError(f"line {at}: column {name!r} {what}")
     long = [f"line {line}: more cells than columns: remove a comma" for line, cells in rest if len(cells) > len(names)]
     rows = [

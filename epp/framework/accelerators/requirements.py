@@ -118,7 +118,7 @@ class SelectionParameters(FilterParameters, frozen=True):
         refuse_both("acceleratorClasses", bounds.classes, "excludedClasses", bounds.excluded_classes)
         refuse_both("migProfiles", bounds.mig_profiles, "excludedMigProfiles", bounds.excluded_mig_profiles)
         if self.policy and self.strategy:
-            raise ValueError("strategy stands in place of policy: leave one of them out")
+            raise ValueError("strategy replaces policy: leave one of them out")
         if bounds.whole_device_only and bounds.mig_profiles:
             raise ValueError("migProfiles keeps only slices and wholeDeviceOnly drops them: leave one of them out")
 
@@ -205,7 +205,7 @@ def unknown_passes(rule: UnknownRule) -> frozenset[str]:
     rules = dict.fromkeys(_BOUNDS, rule) if isinstance(rule, str) else rule
     for bound in rules:
         if bound not in _BOUNDS:
-            raise ValueError(f"onUnknown names {bound!r}, which is no bound; {hint_at(bound, _BOUNDS)}")
+            raise ValueError(f"onUnknown names {bound!r}, which is not a bound; {hint_at(bound, _BOUNDS)}")
     return frozenset(bound for bound, word in rules.items() if word == "Pass")
 
 
@@ -224,7 +224,7 @@ def read_profiles(field: str, names: Iterable[str]) -> tuple[str, ...]:
     found = {name: canonical_mig_name(name) for name in names}
     for name, canonical in found.items():
         if canonical is None:
-            raise ValueError(f"{field} has {name!r}, which is no MIG profile; write one such as 3g.20gb or 1g.5gb+me")
+            raise ValueError(f"{field} has {name!r}, which is not a MIG profile; write one like 3g.20gb or 1g.5gb+me")
     return tuple(dict.fromkeys(canonical for canonical in found.values() if canonical))
 
 

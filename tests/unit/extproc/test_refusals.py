@@ -98,7 +98,7 @@ CASES = [
     member("negative token", b'{"model":"m","prompt":[-1]}', "prompt[0]", "must be an integer of at least 0", code="invalid_value", path="/v1/completions"),
     member("mixed prompt", b'{"model":"m","prompt":["a",1]}', "prompt", "mixes types: send a string, an array of strings, an array of token ids or an array of arrays of token ids", path="/v1/completions"),
     Case("too large", b"x" * 201, 413, "the request body is larger than 200 bytes, the limit here: send a smaller one"),
-    Case("unknown path", BODY, 400, "path '/v1/nope' is of no API that is served here: correct the URL", path="/v1/nope", code="unknown_url", config=config()),
+    Case("unknown path", BODY, 400, "path '/v1/nope' belongs to no API that is served here: correct the URL", path="/v1/nope", code="unknown_url", config=config()),
     Case("unreadable header", BODY, 400, "request cannot be admitted: header 'x-epp-accelerator-min-memory': 'lots' is not a quantity: write 0 or more, with k, M, G, T, Ki, Mi, Gi or Ti if need be", headers={"x-epp-accelerator-min-memory": "lots"}, config=HARDWARE),
     Case("unknown header", BODY, 400, "request cannot be admitted: header 'x-epp-accelerator-vendr' is not known; did you mean 'x-epp-accelerator-vendor'?", headers={"x-epp-accelerator-vendr": "nvidia"}, config=HARDWARE),
     Case("unknown profile", BODY, 400, "header 'EPP-Profile' names profile 'cheap\\x1b[0m', which does not exist; profiles are default", headers={"epp-profile": "cheap\x1b[0m"}, config=config("header-profile-handler")),

@@ -16,7 +16,7 @@ TOO_MANY_BYTES = (
 )
 GROUPS = {
     (400, None, "BadRequest"): [
-        (errors.NoParserError("/x"), "path '/x' is of no API that is served here: correct the URL"),
+        (errors.NoParserError("/x"), "path '/x' belongs to no API that is served here: correct the URL"),
         (errors.MalformedBodyError("bad"), "bad"),
         (errors.BodyMissingError(), "the request has no body: send a JSON object"),
         (

@@ -116,10 +116,10 @@ def test_arrays_that_are_not_used_any_more_are_not_handed_on_for_ever():
     records.derive_numbers(asked.length)
     for _ in range(300):
         records = Records(records.values, records)
-    assert records.handed_on() == {}
+    assert records.reusable() == {}
     for least in range(1000):  # of clients, say
         records.derive_mask(asked.long, least)
-    assert len(Records(records.values, records).handed_on()) == 64
+    assert len(Records(records.values, records).reusable()) == 64
 
 
 @given(st.lists(st.lists(st.sampled_from(["", "a", "bb", "ccc"]), min_size=2, max_size=5), max_size=8))

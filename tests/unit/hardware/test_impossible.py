@@ -231,7 +231,7 @@ def test_is_9_annotation_with_an_impossible_profile_or_none_that_can_be_read():
     assert ignored.startswith("Pod llm/vllm-a: metadata.annotations[mig.das.com/allocation]: [0].profile is '3g.71gb'")
     assert (world.tag.partition.profile, world.tag.count) == ("3g.20gb", 1)
     (ignored,) = World(slicer(), pod(annotations={"mig.das.com/allocation": "{"})).ignored
-    assert ignored.endswith("it is no list of claims: write JSON as the device plugin does")
+    assert ignored.endswith("it is not a list of claims: write JSON as the device plugin does")
 
 
 def test_dra_mig_device_with_a_profile_that_its_gpu_cannot_have(documents):

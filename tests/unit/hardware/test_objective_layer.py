@@ -226,7 +226,7 @@ def test_ome_5_unknown_classes_and_runtimes_are_said_and_the_rest_counts(objects
     reasons = [each.reason for each in plugin.inputs.ignored]
     assert [reason.split(" is ")[0] for reason in reasons[:1]] == ["spec.acceleratorSelector.constraints.minMemory"]
     assert "names class 'h-hundred', and there is no such AcceleratorClass" in reasons[1]
-    assert reasons[2] == "spec.runtime.name is 'vlm', which is no runtime: correct the name, or create it"
+    assert reasons[2] == "spec.runtime.name is 'vlm', which is not a runtime: correct the name, or create it"
 
 
 def test_ome_3_configuration_of_a_runtime_that_bounds_no_request_is_said_and_its_requirements_count(objects):

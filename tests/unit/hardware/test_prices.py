@@ -150,7 +150,7 @@ def test_ome_7_a_product_that_the_catalogue_does_not_have_is_found_by_the_name_i
     world = [node({"nvidia.com/gpu.product": "acme-abacus-9"}), pod({"nvidia.com/gpu": "1"})]
     assert priced(text, world).tag.cost.per_hour == 0.25
     (remark,) = price_list(text).remarks
-    assert "'Acme_Abacus 9' is no product of the catalogue" in remark
+    assert "'Acme_Abacus 9' is not a product of the catalogue" in remark
 
 
 def test_ome_7_csv_has_the_same_entries():
@@ -212,7 +212,7 @@ def test_ome_7_an_entry_with_a_mistake_is_left_out_and_said_with_its_line(entry,
         ("[" * 500, YAML, "nested more than"),
         ("h100,4\n", Path("p.csv"), "line 1: column 'h100' is unknown"),
         ("", Path("p.csv"), "begin with a line of column names"),
-        ("accelerator,accelerator\n", Path("p.csv"), "occurs twice"),
+        ("accelerator,accelerator\n", Path("p.csv"), "is repeated"),
     ],
 )
 def test_ome_7_a_file_that_is_no_price_list_is_refused(text, path, complaint):

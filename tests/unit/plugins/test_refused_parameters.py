@@ -52,9 +52,9 @@ REFUSED = {
         ({"onUnknown": "pass"}, "'pass' is not known; use 'Pass', 'Fail'"),
         (
             {"onUnknown": {"minMemori": "Pass"}},
-            "onUnknown names 'minMemori', which is no bound; did you mean 'minMemory'",
+            "onUnknown names 'minMemori', which is not a bound; did you mean 'minMemory'",
         ),
-        ({"migProfiles": ["3g"]}, "migProfiles has '3g', which is no MIG profile"),
+        ({"migProfiles": ["3g"]}, "migProfiles has '3g', which is not a MIG profile"),
         (
             {"minMemory": "80Gi", "maxMemory": 40},
             "minMemory is 80 GiB, above maxMemory, 40 GiB, and no device is within both: write the smaller size",
@@ -79,7 +79,7 @@ REFUSED = {
         ({"memoryWeight": 0, "computeWeight": 0}, "memoryWeight and computeWeight are all 0"),
         ({"memoryWeight": -1}, "memoryWeight is -1; it must be between 0"),
         ({"minMemory": "lots"}, "minMemory: 'lots' is not a quantity"),
-        ({"minMemory": 0}, "no memory size"),
+        ({"minMemory": 0}, "not a memory size"),
         ({"minComputeTFLOPS": -1}, "minComputeTFLOPS is -1; it must be 0 or more"),
         ({"preferredPrecisions": ["fp12"]}, "fp12"),
     ],

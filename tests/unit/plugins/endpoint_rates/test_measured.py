@@ -24,7 +24,7 @@ def test_server_profile_comes_before_other_profiles(tmp_path):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("- 1", "is no mapping: name a file of `epp calibrate`"),
+        ("- 1", "is not a mapping: name a file of `epp calibrate`"),
         ("a: [", "is not YAML"),
         (
             "model: m\nprefill_tokens_per_second: fast\nseconds_per_output_token: 1",

@@ -326,7 +326,7 @@ def test_profiles_are_read_from_a_file_and_those_in_the_configuration_go_first(t
         ("- {model: m, alphaMs: fast}", "alphaMs is 'fast'; write a number"),
         ("- {alphaMs: 1}\n- {alphaMs: 0}", "\\[1\\].alphaMs: alphaMs is 0; it must be above 0"),
         ("- {", "neither YAML nor JSON"),
-        ("model: m", "holds no list; begin each entry with `- `"),
+        ("model: m", "is not a list; begin each entry with `- `"),
     ],
 )
 def test_bad_file_is_refused_by_name(tmp_path, content, sentence):
