@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One routable model-server address with its labels, and label selectors as Kubernetes writes them."""
+"""Endpoints, which are routable model-server addresses with labels, and label selectors as in Kubernetes."""
 
 import ipaddress
 import re
@@ -17,21 +17,21 @@ _PORTS = range(1, 65536)
 
 @dataclass(frozen=True, slots=True)
 class EndpointTrust:
-    """How a gateway and its picker verify the certificates of HTTPS endpoints: alike."""
+    """Verification of the certificates of HTTPS endpoints, the same in a gateway and its picker."""
 
     ca_file: Path | None = None
-    """PEM file with the certificate authorities; None for those of the system."""
+    """PEM file with certificate authorities; None for those of the system."""
     verify: bool = True
 
 
 class PagePlace(NamedTuple):
-    """Where a page of an endpoint is fetched."""
+    """Address of a page of an endpoint."""
 
     address: str
-    """An IP address; a host name that has not been resolved yet."""
+    """IP address, or a host name that is not resolved yet."""
     port: int
     host: str = ""
-    """The name that `address` was resolved from; empty when a literal was given."""
+    """Host name that was resolved to `address`; empty if an IP address was given."""
 
     def __str__(self) -> str:
         address = f"[{self.address}]" if ":" in self.address else self.address
@@ -39,7 +39,7 @@ class PagePlace(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """What makes an endpoint the same as before; whatever is learned of an endpoint ends with it."""
+    """Identity of an endpoint; everything learned about the endpoint is dropped when it changes."""
 
     id: str
     hostport: str
@@ -47,7 +47,7 @@ class Identity(NamedTuple):
     boot_id: str = ""
 
     def is_another_than(self, before: "Identity") -> bool:
-        """Return whether nothing learned of `before` holds; an unknown uid or boot id counts as the same."""
+        """Return whether this is another endpoint than `before`; an unknown uid or boot id counts as the same."""
         return (
             self[:2] != before[:2]
             or (self.uid != before.uid and "" not in {self.uid, before.uid})
@@ -55,13 +55,13 @@ class Identity(NamedTuple):
         )
 
     def after(self, before: "Identity") -> "Identity":
-        """Return this identity with what only `before` knows: a source may lose sight of a node for a while."""
+        """Return this identity with missing ids from `before`, because a source may lose a node for a while."""
         return self._replace(uid=self.uid or before.uid, boot_id=self.boot_id or before.boot_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One endpoint as discovery found it; its reports are in snapshot columns."""
+    """An endpoint as discovered; its reported data are in columns of snapshots."""
 
     name: str
     """Unique within the namespace."""
@@ -71,23 +71,23 @@ class Endpoint:
     namespace: str = "default"
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     host: str = ""
-    """The name that `address` was resolved from; empty when a literal was given."""
+    """Host name that was resolved to `address`; empty if an IP address was given."""
     node: str = ""
-    """Name of the node it runs on; empty for unknown."""
+    """Name of its node; empty if unknown."""
     cluster: str = ""
-    """Name of the cluster it runs in; empty for the local one."""
+    """Name of its cluster; empty for the local one."""
     accelerator: AcceleratorDeclaration | None = None
-    """Hardware as the endpoint list declares it."""
+    """Hardware declared in the endpoint list."""
     tls: bool = False
-    """Whether it speaks HTTPS."""
+    """Whether it uses HTTPS."""
     uid: str = ""
-    """UID of its pod, which changes when a pod of the same name takes its place; empty for unknown."""
+    """UID of its pod, which changes when another pod with the same name replaces it; empty if unknown."""
     boot_id: str = ""
-    """Boot ID of its node, which changes when that starts again; empty for unknown."""
+    """Boot ID of its node, which changes when the node restarts; empty if unknown."""
     node_address: str = ""
-    """IP address of its node; empty for unknown."""
+    """IP address of its node; empty if unknown."""
     metrics: PagePlace | None = None
-    """Its metrics page, if that is not at the endpoint itself."""
+    """Address of its metrics page; None for the address of the endpoint itself."""
     hostport: str = field(init=False, compare=False)
     """`ip:port`, IPv6 in brackets: the form of the destination header."""
     id: str = field(init=False, compare=False)
@@ -141,7 +141,7 @@ class Requirement:
 
 
 def _compared(label: str | None, bound: str) -> int:
-    """Return -1, 0 or 1 as the label is less, no number, or greater."""
+    """Return -1 or 1 if the label is less or greater than the bound; 0 if equal, or not a number."""
     if label is None or not _WHOLE_NUMBER.fullmatch(label):
         return 0
     return (int(label) > int(bound)) - (int(label) < int(bound))
@@ -160,18 +160,18 @@ _TESTS: Mapping[str, Callable[[str | None, tuple[str, ...]], bool]] = MappingPro
         "<": lambda label, values: _compared(label, values[0]) < 0,
     }
 )
-"""Whether a label, None for a missing one, meets an operator with these values."""
+"""Tests by operator, given the label (None if missing) and the values."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """Label requirements; all must match. Empty selects everything."""
+    """Label requirements, which must all match; without requirements, everything matches."""
 
     requirements: tuple[Requirement, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> "LabelSelector":
-        """Read a selector; raises ValueError for malformed text."""
+        """Parse a selector; raises ValueError for malformed text."""
         if not text.strip():
             return cls()
         return cls(tuple(_requirement(part.strip(), text) for part in _BETWEEN_REQUIREMENTS.split(text)))
@@ -193,7 +193,7 @@ def _requirement(part: str, text: str) -> Requirement:
     if found is None:
         raise ValueError(
             f"{text!r} is not a label selector, because of {part!r}: write key=value, key!=value, key in (a, b), "
-            "key notin (a, b), key or !key, with commas in between"
+            "key notin (a, b), key or !key, separated by commas"
         )
     groups = found.groupdict()
     values = groups.get("values")

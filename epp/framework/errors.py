@@ -108,7 +108,7 @@ class UnknownApiKeyError(UnauthorizedError):
     """The API key of the request belongs to no tenant."""
 
     kind = "invalid_api_key"
-    text = "the API key of this request is not known here: send a valid one"
+    text = "the API key of this request is unknown: send a valid one"
 
 
 class WithoutApiKeyError(UnauthorizedError):
@@ -124,7 +124,7 @@ class WithoutApiKeyError(UnauthorizedError):
 class UnknownClientError(UnauthorizedError):
     """The request belongs to no tenant, and such requests are refused."""
 
-    text = "this request is of no client that is known here: ask the operator of this API for access"
+    text = "this request belongs to no known client: ask the operator of this API for access"
 
 
 class ForbiddenError(RequestError):
@@ -183,7 +183,7 @@ class BadResponseError(RequestError):
     code = "BadGateway"
 
     def __init__(self, most_fields: int, most_bytes: int) -> None:
-        super().__init__("the model server gave a response that the gateway does not pass on")
+        super().__init__("the model server sent a response that the gateway does not forward")
         self.detail = f"more than {most_fields} header fields, or {most_bytes} bytes of them"
 
 
@@ -193,7 +193,7 @@ class InternalError(RequestError):
     @property
     def message(self) -> str:
         """The same message for all causes, which clients must not see."""
-        return "the gateway failed on this request: retry, and if it fails again, tell the operator of this service"
+        return "the gateway failed on this request: retry, and if it fails again, contact the operator of this service"
 
 
 class PluginFailedError(InternalError):

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Load of endpoints that do not report it: those without a metrics page, or whose page is gone or stale.
+"""Estimated load of endpoints that do not report it: without a metrics page, or with a missing or stale one.
 
-The rule, for every scorer and filter: a number that an endpoint reports counts as it is; one that it does not report
-(NaN) is estimated from the requests that this picker has in flight there:
+All scorers and filters use reported numbers as they are, and estimate unreported ones (NaN) from the requests that this
+picker has in flight:
 
-    requests = the larger of the running and waiting requests that an endpoint reports and of our own in flight there;
-               without a report, our own, and as many of others as at the (lower) median of those that report
-    load     = the least load per request of the candidates that report and hold as many requests or more, times
-               requests; for each request above the busiest of these, 1 more (of a KV cache 1/256)
+    requests = the larger of the reported running and waiting requests and of own requests in flight; without a report,
+               own requests, plus the (lower) median of the requests of others at endpoints with a report
+    load     = requests, times the least load per request of the reporting candidates with as many requests or more;
+               for each request beyond those of the busiest reporting candidate, 1 more (for KV caches 1/256)
 
-An endpoint without a report thus ties with the best that does at the same number of requests, and is worse than all of
-them once it holds more: it is neither starved nor flooded. Where no candidate reports, own requests in flight decide.
-An endpoint that reports no requests at all while 8 or more of our own are in flight there counts as one that does not
-report: it shows a page of another model, say.
+An endpoint without a report thus ties with the best reporting endpoint at the same number of requests, and is worse
+than all of them with more requests: it is neither starved nor flooded. If no candidate reports, own requests in flight
+decide. An endpoint that reports no requests, although 8 or more own requests are in flight, is treated as one without a
+report: its page may be that of another model.
 
-A limit, such as a full queue, is another question: 40 requests are a queue only where an engine is known to run fewer
-at once. Held against limits (`expected_load`), requests of others do not count where nothing reports them, and those
-above the busiest candidate that reports are running, not waiting, up to 256, the default of vLLM.
+Comparisons with limits, such as a full queue, need another estimate (`expected_load`): 40 requests are a queue only if
+the engine runs fewer concurrently. There, unreported requests of others do not count, and requests beyond those of the
+busiest reporting candidate are running, not waiting, up to 256, the default of vLLM.
 
 Statistics of a whole pool, such as its mean saturation, are those of the endpoints that report.
 """
@@ -32,26 +32,27 @@ from epp.framework.candidates import Candidates
 from epp.framework.snapshot import IN_FLIGHT, INHERITED, KV_USAGE, RUNNING, WAITING, Column
 
 LOAD_INPUTS: tuple[Column, ...] = (WAITING, RUNNING, IN_FLIGHT, INHERITED)
-"""Columns that the estimates are made of; a plugin that calls one of these functions lists them in `may_read`."""
+"""Columns used by the estimates; a plugin that calls one of these functions must list them in `may_read`."""
 
 _MANY = 8.0
-"""Own requests in flight; reports are younger than the time in which so many are sent and answered."""
+"""Own requests in flight that refute a report of no requests; so many do not start and end between two reports."""
 _BATCH = 256.0
-"""Default number of requests that an engine runs at once."""
+"""Default of the maximum batch size of engines."""
 _MOST = 1e12
-"""Beyond any engine: what pages claim may not be finite in sums."""
+"""Bound on reported requests, beyond any engine, which keeps sums finite."""
 
 
 class _Measure(NamedTuple):
-    """Load of one request, where no candidate shows it, and how much is possible."""
+    """Assumed load of a request beyond those of all reporting candidates, and bounds."""
 
     within_batch: float = 0.0
+    """Load of each request up to `batch`."""
     above: float = 1.0
+    """Load of each further request."""
     highest: float = _MOST
     batch: float = 0.0
-    """Requests up to which `within_batch` applies."""
     others: bool = True
-    """Whether requests of others count where nothing reports them."""
+    """Whether unreported requests of others count."""
 
 
 _FOR_COMPARISON: Mapping[str, _Measure] = {
@@ -67,41 +68,41 @@ _FOR_LIMITS: Mapping[str, _Measure] = {
 
 
 def comparable_load(candidates: Candidates, column: Column, *, as_reported: bool = False) -> Floats:
-    """Return a column of each candidate, to compare them; in WAITING, RUNNING and KV_USAGE estimates replace NaN.
+    """Return a column for comparisons of candidates, with estimates for NaN in WAITING, RUNNING and KV_USAGE.
 
-    `as_reported` is for those who hold own requests in flight against it themselves.
+    `as_reported` is for callers that compare reports with own requests in flight themselves.
     """
     load = candidates.values(column) if as_reported else _believed(candidates, column)
     return load if is_known(load) else _estimated(candidates, load, _FOR_COMPARISON.get(column.name))
 
 
 def expected_load(candidates: Candidates, column: Column) -> Floats:
-    """Return the same, to hold it against a limit."""
+    """Return a column for comparisons with a limit, with such estimates."""
     load = _believed(candidates, column)
     return load if is_known(load) else _estimated(candidates, load, _FOR_LIMITS.get(column.name))
 
 
 def fill_unknown(load: Floats, candidates: Candidates, *, per_request: float = 1.0) -> Floats:
-    """Return any load, one number for each candidate and the lower the better, with estimates in place of NaN.
+    """Return any load, for which lower is better, with estimates for NaN; one number for each candidate.
 
-    `per_request` is the load of a request, where no candidate shows it.
+    `per_request` is the assumed load of a request beyond those of all reporting candidates.
     """
     return load if is_known(load) else _estimated(candidates, load, _Measure(above=per_request))
 
 
 def reported_requests(waiting: Floats, running: Floats) -> Floats:
-    """Return the number of requests at each endpoint by its report, 0 for none."""
+    """Return the number of reported requests at each endpoint, 0 without a report."""
     requests: Floats = np.fmin(np.fmax(waiting, 0.0), _MOST) + np.fmin(np.fmax(running, 0.0), _MOST)
     return requests
 
 
 def is_known(load: Floats) -> bool:
     """Return whether no number is NaN."""
-    return not len(load) or not isnan(load.item(load.argmin()))  # the first NaN, where there is one
+    return not len(load) or not isnan(load.item(load.argmin()))  # argmin finds the first NaN
 
 
 def _believed(candidates: Candidates, column: Column) -> Floats:
-    """Return a column, with NaN for endpoints whose report of no requests cannot be."""
+    """Return a column, with NaN for endpoints that implausibly report no requests."""
     load = candidates.values(column)
     if column.name not in _FOR_COMPARISON:
         return load
@@ -110,7 +111,7 @@ def _believed(candidates: Candidates, column: Column) -> Floats:
 
 
 def _reports_none_and_has_many(candidates: Candidates) -> Mask | None:
-    """Mark endpoints that report no requests while many of our own are in flight; None for none."""
+    """Mark endpoints that report no requests while many own requests are in flight; None if there are none."""
     in_flight = candidates.values(IN_FLIGHT)
     if not len(in_flight) or highest(in_flight) < _MANY:
         return None
@@ -127,7 +128,7 @@ def _estimated(candidates: Candidates, load: Floats, measure: _Measure | None) -
     unknown = np.isnan(load)
     known = np.isfinite(load)
     requests = every[unknown]
-    base, busiest, slope = _like_the_best(requests, every[known], load[known])
+    base, busiest, slope = _least_load(requests, every[known], load[known])
     batch = max(measure.batch, busiest)
     with np.errstate(over="ignore"):
         estimate = base + max(measure.above, slope) * np.maximum(requests - batch, 0.0)
@@ -139,10 +140,10 @@ def _estimated(candidates: Candidates, load: Floats, measure: _Measure | None) -
     return filled
 
 
-def _like_the_best(requests: Floats, theirs: Floats, load: Floats) -> tuple[Floats, float, float]:
-    """Return the least load at so many requests, and the requests and the load per request of the busiest.
+def _least_load(requests: Floats, theirs: Floats, load: Floats) -> tuple[Floats, float, float]:
+    """Return the least load for these numbers of requests, and requests and load per request of the busiest candidate.
 
-    `theirs` and `load` are those of the candidates that report. More requests than the busiest has count as its own.
+    `theirs` and `load` are those of the reporting candidates. Numbers of requests are limited to that of the busiest.
     """
     if not len(theirs):
         return np.zeros(len(requests)), 0.0, 0.0
@@ -160,19 +161,19 @@ def _like_the_best(requests: Floats, theirs: Floats, load: Floats) -> tuple[Floa
 
 
 def _requests(candidates: Candidates) -> Floats:
-    """Return the number of requests at each candidate; ours alone where there is no report."""
+    """Return the number of requests at each candidate; without a report, only own requests."""
     engine = reported_requests(candidates.values(WAITING), candidates.values(RUNNING))
     requests: Floats = np.maximum(engine, candidates.values(IN_FLIGHT))
     return requests
 
 
 def _requests_with_others(candidates: Candidates) -> Floats:
-    """Return the same, where those of others are guessed if there is no report."""
+    """Return the same, with estimates for unreported requests of others."""
     requests = candidates.derive(_requests)
     silent = np.isnan(candidates.values(WAITING)) & np.isnan(candidates.values(RUNNING))
-    own = candidates.values(IN_FLIGHT) - candidates.values(INHERITED)  # where nothing is reported, nothing is inherited
+    own = candidates.values(IN_FLIGHT) - candidates.values(INHERITED)  # inherited requests are known from reports only
     others = (requests - own)[~silent]
     if not len(others):
         return requests
-    guessed: Floats = requests + silent * np.sort(others)[(len(others) - 1) // 2]
-    return guessed
+    estimated: Floats = requests + silent * np.sort(others)[(len(others) - 1) // 2]
+    return estimated

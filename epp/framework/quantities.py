@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantities, durations, memory sizes and MIG profile names, as files and labels spell them."""
+"""Quantities, durations, memory sizes and names of MIG profiles in files and labels."""
 
 import math
 import re
@@ -18,7 +18,7 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1
 _PART = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 GIB = 2**30
 NOMINAL_TOLERANCE = 0.03
-"""Relative tolerance: a device with nominally 80 GiB reports 79.6."""
+"""Relative tolerance, since a device with nominally 80 GiB reports 79.6 GiB."""
 _BARE_LIMIT = 2**20
 _NAME = re.compile(
     r"(?:^|[/-])(?:mig-)?(?P<size>(?:[1-9]c\.)?[1-9]g\.[1-9][0-9]{0,3}gb)"
@@ -28,25 +28,25 @@ _ATTRIBUTE = re.compile(r"-plus-|[+.]|(?=-me)")
 
 
 def exact_quantity(text: str | float) -> Fraction:
-    """Return the number a quantity stands for, exactly; a number, as YAML may hold one, stands for itself.
+    """Return the exact number of a quantity, which may be a plain number, as in YAML.
 
-    Signs, `.5`, `5.`, binary and decimal suffixes down to `n`, and exponents with a sign. Raises ValueError for
+    Accepts signs, `.5`, `5.`, binary and decimal suffixes down to `n`, and exponents with a sign. Raises ValueError for
     anything else.
     """
     written = text if isinstance(text, str) else repr(text)
     match = None if isinstance(text, bool) else _QUANTITY.fullmatch(written)
     if match is None:
-        raise ValueError(f"{text!r} is not a quantity: write a number, with k, M, G, T, Ki, Mi, Gi or Ti if need be")
+        raise ValueError(f"{text!r} is not a quantity: write a number, optionally with k, M, G, T, Ki, Mi, Gi or Ti")
     sign, number, exponent, unit = match.groups()
     exact = Fraction(number.rstrip(".")) * Fraction(10) ** int(exponent or 0) * _UNITS[unit or ""]
     return -exact if sign == "-" else exact
 
 
 def parse_quantity(text: str) -> int:
-    """Return the number, rounded up to a whole one; raises ValueError for malformed text and negative numbers."""
+    """Return the number, rounded up to an integer; raises ValueError for malformed text and negative numbers."""
     match = _QUANTITY.fullmatch(text)
     if match is None or match[1] == "-":
-        raise ValueError(f"{text!r} is not a quantity: write 0 or more, with k, M, G, T, Ki, Mi, Gi or Ti if need be")
+        raise ValueError(f"{text!r} is not a quantity: write 0 or more, optionally with k, M, G, T, Ki, Mi, Gi or Ti")
     return math.ceil(exact_quantity(text))
 
 
@@ -63,7 +63,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Return seconds: the sum of numbers with a unit each, or a bare `0`; raises ValueError for anything else."""
+    """Return the seconds in a text such as `1m30s`, or `0` without a unit; raises ValueError for anything else."""
     if text == "0":
         return 0.0
     seconds, end = 0.0, 0
@@ -78,7 +78,7 @@ def parse_duration(text: str) -> float:
 
 
 def duration_setting(name: str, text: str, *, positive: bool = True) -> float:
-    """Return the duration in seconds of a setting; raises ValueError with its name."""
+    """Return the duration of a setting in seconds; raises a ValueError with the name of the setting."""
     try:
         seconds = parse_duration(text)
     except ValueError as error:
@@ -89,9 +89,9 @@ def duration_setting(name: str, text: str, *, positive: bool = True) -> float:
 
 
 def parse_memory(value: str | float) -> int:
-    """Return bytes: of a quantity such as `40Gi`, or of a plain number below 2^20, which is in GiB.
+    """Return the bytes of a quantity such as `40Gi`; a plain number below 2^20 is in GiB.
 
-    Raises ValueError for anything else, zero and negative numbers included.
+    Raises ValueError for anything else, including zero and negative numbers.
     """
     if isinstance(value, str) and not value.strip().replace(".", "", 1).isdecimal():
         size = parse_quantity(value.strip())
@@ -116,11 +116,11 @@ def memory_suffices(have_bytes: float, need_bytes: float) -> bool:
 
 
 def canonical_mig_name(text: str) -> str | None:
-    """Return `3g.20gb`, `1g.5gb+me` or `1c.3g.20gb` for any spelling; None for any other text.
+    """Return `3g.20gb`, `1g.5gb+me` or `1c.3g.20gb` for any spelling of a MIG profile; None for any other text.
 
-    Spellings are the bare name, resource names (`nvidia.com/mig-1g.5gb.me`, `mig.das.com/1g.5gb-plus-me`,
-    `instaslice.redhat.com/mig-3g.20gb`) and products (`NVIDIA-A100-SXM4-40GB-MIG-1g.5gb`), all of these also with
-    the suffix `-SHARED` or `.shared`. `1g.5gb-me` is a profile without media extensions.
+    Spellings are the plain name, resource names (`nvidia.com/mig-1g.5gb.me`, `mig.das.com/1g.5gb-plus-me`,
+    `instaslice.redhat.com/mig-3g.20gb`) and products (`NVIDIA-A100-SXM4-40GB-MIG-1g.5gb`), with or without the suffix
+    `-SHARED` or `.shared`. `1g.5gb-me` is a profile without media extensions.
     """
     found = _NAME.search(text.strip().lower())
     if found is None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refusals of requests for want of room, endpoints or time: each with its drop reason and `retry-after`.
+"""Refusals of requests for lack of room, endpoints or time, each with its drop reason and `retry-after`.
 
-llm-d-router has the same reasons, except `rejected-constraint`, `rejected-unavailable` and `rejected-stale` (which it
-calls saturated), `rejected-quota`, `rejected-starting`, `superseded`, and those for limits of this program:
+llm-d-router has the same reasons, except `rejected-constraint`, `rejected-unavailable` and `rejected-stale` (which are
+saturation in llm-d-router), `rejected-quota`, `rejected-starting`, `superseded`, and those for limits of this program:
 `rejected-streams`, `rejected-pending-streams`, `rejected-gathered-bytes` and `rejected-body-timeout`.
 """
 
@@ -14,18 +14,18 @@ from epp.framework.errors import BodyTooLargeError, RequestError
 from epp.framework.messages import quoted
 
 SOON_SECONDS = 1
-"""What clients are told to wait for what passes by itself: for requests to end, or the next report."""
+"""`retry-after` for conditions that end soon, such as running requests or a missing report."""
 LATER_SECONDS = 5
-"""The same for endpoints that have to start or recover."""
+"""`retry-after` for endpoints that must start or recover."""
 
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """A limit of a quota that a request does not fit in."""
+    """A limit of a quota that a request exceeds."""
 
     tenant: str
     key: str
-    """Which limit: `total.max.workers.limit`, in the words of TensorFusion where it has it."""
+    """Name of the limit, as in TensorFusion if it has that limit: `total.max.workers.limit`."""
     requested: float
     """Use of the quota with this request included."""
     limit: float
@@ -39,16 +39,16 @@ class Breach:
 
 
 class BodyTimeoutError(RequestError):
-    """A part of the request came, and then nothing for longer than --body-timeout."""
+    """The rest of the request body did not arrive within --body-timeout."""
 
     status = 408
     code = "RequestTimeout"
     reason = "rejected-body-timeout"
-    text = "the rest of the request body did not come in time: send it without long pauses"
+    text = "the rest of the request body did not arrive in time: send it without long pauses"
 
 
 class OverQuotaError(RequestError):
-    """A request is larger than the quota of its tenant allows for one: waiting does not help."""
+    """The request exceeds the quota of its tenant for single requests: waiting does not help."""
 
     reason = "rejected-quota"
 
@@ -62,16 +62,16 @@ class OverQuotaError(RequestError):
 CONSTRAINT_CODES: Mapping[int, str] = MappingProxyType(
     {400: "BadRequest", 404: "NotFound", 429: "ResourceExhausted", 503: "ServiceUnavailable"}
 )
-"""Statuses with which a request is refused whose constraints no endpoint meets, and their codes."""
+"""Possible statuses of UnmetConstraintError, and their codes."""
 
 
 class UnmetConstraintError(RequestError):
-    """Endpoints exist, and none meets the constraints of the request or its profile: waiting does not help."""
+    """Endpoints exist, but none meets the constraints of the request or its profile: waiting does not help."""
 
     llm_d_message = "no endpoints available for the given request"
     reason = "rejected-constraint"
     text = (
-        "no model server here is what this request asks for (hardware, price or labels), and to retry does not help: "
+        "no model server meets the requirements of this request (hardware, price, labels), and a retry does not help: "
         "ask for less"
     )
 
@@ -90,18 +90,18 @@ class ResourceExhaustedError(RequestError):
 
 
 class SaturatedError(ResourceExhaustedError):
-    """Endpoints exist, but a profile's filters left none, and did not say why."""
+    """Endpoints exist, but the filters of a profile dropped all of them without a cause."""
 
     llm_d_message = "no endpoints available for the given request"
     reason = "rejected-saturated"
     text = (
-        "no model server can take this request now: all are too busy, or none is what it asks for; retry later, or "
+        "no model server can take this request now: all are too busy, or none meets its requirements; retry later, or "
         "ask for less"
     )
 
 
 class AllBusyError(SaturatedError):
-    """Endpoints exist that meet the constraints of the request, and all of them are too busy."""
+    """All endpoints that meet the constraints of the request are too busy."""
 
     retry_after_seconds = SOON_SECONDS
     text = "all model servers that can take this request are busy: retry later"
@@ -143,20 +143,18 @@ class QueueTimeoutError(ResourceExhaustedError):
 
 
 class TargetMissedError(ResourceExhaustedError):
-    """The request would wait, or has waited, longer than the time to the first token that it wants.
+    """The request would wait, or has waited, longer than its target for the time to the first token.
 
-    The reason is that of a request that waited too long: clients treat both alike.
+    The reason is the same as that of QueueTimeoutError, because clients treat both alike.
     """
 
     reason = "rejected-ttl-expired"
     retry_after_seconds = SOON_SECONDS
-    text = (
-        "the request cannot have its first token within the time that it asked for: {}; retry later, or allow more time"
-    )
+    text = "the request cannot have its first token within the requested time: {}; retry later, or allow more time"
 
 
 class EvictedError(ResourceExhaustedError):
-    """The request was under way and had to make room for one of higher priority."""
+    """The running request was ended to make room for a request of higher priority."""
 
     llm_d_message = "request evicted by flow control"
     retry_after_seconds = SOON_SECONDS
@@ -168,12 +166,12 @@ class EvictedError(ResourceExhaustedError):
 
     @property
     def sentence(self) -> str:
-        """Without the usual prefix, as clients know it."""
+        """The message without the usual prefix, as in llm-d-router."""
         return self.llm_d_message
 
 
 class ServiceUnavailableError(RequestError):
-    """No endpoint can serve it."""
+    """No endpoint can serve the request."""
 
     status = 503
     code = "ServiceUnavailable"
@@ -196,7 +194,7 @@ class ScreenedOutError(NoEndpointsError):
 
 
 class NoClustersError(NoEndpointsError):
-    """No cluster may take the request: NoClustersAvailable, in the words of Open Cluster Management."""
+    """No cluster may serve the request; Open Cluster Management calls this NoClustersAvailable."""
 
     text = "no cluster is available for this request: retry later"
 
@@ -228,32 +226,32 @@ class UnavailableError(ServiceUnavailableError):
 
 
 class StaleDataError(ServiceUnavailableError):
-    """All endpoints that meet the constraints of the request have not reported for too long."""
+    """The last reports of all endpoints that meet the constraints of the request are too old."""
 
     reason = "rejected-stale"
     retry_after_seconds = SOON_SECONDS
-    text = "nothing recent is known of the model servers that can take this request: retry later"
+    text = "there are no recent data about the model servers that can take this request: retry later"
 
 
 class ClientGoneError(ServiceUnavailableError):
-    """The client left before its request was routed."""
+    """The client disconnected before its request was routed."""
 
     reason = "rejected-context-cancelled"
     text = "client disconnected: {}"
 
 
 class SupersededError(ServiceUnavailableError):
-    """The gateway has made another attempt at the request while this one had no answer.
+    """The gateway has retried the request before this attempt had a response.
 
-    A gateway that waits for both attempts ignores a status that it would retry, and takes others for the answer.
+    A gateway that waits for both attempts ignores statuses that it would retry, and forwards all others to the client.
     """
 
     reason = "superseded"
-    text = "the gateway in front has sent this request again, and that attempt is served instead of this one"
+    text = "the gateway in front has retried this request, and that attempt is served instead of this one"
 
 
 class StartingError(ServiceUnavailableError):
-    """The picker has started, and does not yet know the endpoints and their running requests.
+    """The picker has started, but does not have the endpoints and their running requests yet.
 
     A fail-open gateway continues without the picker; a fail-closed one answers the client itself.
     """
@@ -264,7 +262,7 @@ class StartingError(ServiceUnavailableError):
 
 
 class TooManyStreamsError(ServiceUnavailableError):
-    """The picker has as many requests under way as it may, of all gateways together: --max-streams."""
+    """The number of concurrent requests of all gateways has reached --max-streams."""
 
     reason = "rejected-streams"
     retry_after_seconds = SOON_SECONDS
@@ -272,7 +270,7 @@ class TooManyStreamsError(ServiceUnavailableError):
 
 
 class TooManyPendingError(ServiceUnavailableError):
-    """The picker waits for the rest of as many requests as it may: --max-pending-streams."""
+    """The number of requests with incomplete bodies has reached --max-pending-streams."""
 
     reason = "rejected-pending-streams"
     retry_after_seconds = SOON_SECONDS
@@ -280,10 +278,7 @@ class TooManyPendingError(ServiceUnavailableError):
 
 
 class TooManyBytesError(ServiceUnavailableError):
-    """The picker holds the maximum of body bytes; slow bodies are dropped first.
-
-    The limit is --max-gathered-bytes.
-    """
+    """The buffered bytes of bodies have reached --max-gathered-bytes; slow bodies are dropped first."""
 
     reason = "rejected-gathered-bytes"
     retry_after_seconds = SOON_SECONDS

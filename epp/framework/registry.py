@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds plugin classes by type name, or as `module:Class` where that is allowed, and builds instances."""
+"""Finds plugin classes by type name, or as `module:Class` if that is allowed, and builds instances."""
 
 import importlib
 import inspect
@@ -22,12 +22,12 @@ _OURS = "inference-epp"
 
 @cache
 def _installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:  # noqa: ARG001  the key of the cache
-    """Return the entry points of the packages on the search path: a hundred files are read once."""
+    """Return the entry points of the packages on the search path; cached, because this reads a hundred files."""
     return tuple(entry_points(group=GROUP))
 
 
 class UnknownTypeError(ConfigurationError):
-    """No plugin type of that name is registered."""
+    """No plugin type with this name is registered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +36,16 @@ class BrokenType:
 
     type: str
     package: str
-    """The installed package that registers it."""
+    """Installed package that registers the type."""
     reason: str
 
 
 class Registry:
-    """Type names to classes; a class is imported when it is first asked for.
+    """Plugin classes by type name; a class is imported when it is first used.
 
-    A mistake in one entry point makes only its own type unusable. `modules` are the Python modules from
-    which a configuration may name classes as `module:Class`, submodules included; none by default, since to import a
-    module is to run it.
+    A mistake in an entry point makes only its own type unusable. `modules` are the Python modules, including
+    submodules, from which a configuration may name classes as `module:Class`; by default none, because an import runs
+    the module.
     """
 
     def __init__(self, points: Iterable[EntryPoint] | None = None, *, modules: Iterable[str] = ()) -> None:
@@ -62,18 +62,18 @@ class Registry:
         return tuple(sorted({*self._points, *self._classes}))
 
     def register(self, cls: type[Plugin[Any]]) -> None:
-        """Add a class that is not installed: a test's, or a notebook's."""
+        """Add a class that is not installed, such as one of a test or a notebook."""
         self._classes[cls.plugin_type] = cls
 
     def find(self, type_name: str) -> type[Plugin[Any]]:
-        """Return the class; raises UnknownTypeError, or ConfigurationError for one that cannot be loaded."""
+        """Return the class; raises UnknownTypeError, or ConfigurationError if it cannot be loaded."""
         found = self._classes.get(type_name)
         if found is None:
             found = self._classes[type_name] = self._from_module(type_name) or self._from_entry_point(type_name)
         return found
 
     def load_all(self) -> tuple[dict[str, type[Plugin[Any]]], list[BrokenType]]:
-        """Return the classes of all types that can be loaded, and the others."""
+        """Return the classes of all types that can be loaded, and the types that cannot."""
         classes: dict[str, type[Plugin[Any]]] = {}
         broken = {clash.type: clash for clash in self._clashes.values()}
         for name in self.types:
@@ -84,12 +84,12 @@ class Registry:
         return classes, sorted(broken.values(), key=lambda each: each.type)
 
     def build(self, type_name: str, parameters: Mapping[str, object], *, name: str, clock: Clock) -> Plugin[Any]:
-        """Return an instance; raises ParameterError for parameters that do not fit."""
+        """Return an instance; raises ParameterError for invalid parameters."""
         cls = self.find(type_name)
         return self.construct(cls, read_parameters(cls.parameters_type, parameters), name=name, clock=clock)
 
     def construct(self, cls: type[Plugin[Any]], parameters: Parameters, *, name: str, clock: Clock) -> Plugin[Any]:
-        """Return an instance; raises ConfigurationError where the class refuses its parameters after all."""
+        """Return an instance; raises ConfigurationError if the class refuses its parameters or fails."""
         try:
             return cls(parameters, name=name, clock=clock)
         except ConfigurationError:
@@ -97,17 +97,17 @@ class Registry:
         except ValueError as error:
             raise ConfigurationError(str(error)) from error
         except Exception as error:
-            raise ConfigurationError(f"failed as it was built: {described(error, cls)}") from error
+            raise ConfigurationError(f"failed to initialize: {described(error, cls)}") from error
 
     def _take(self, point: EntryPoint) -> None:
-        """Add an entry point; of two packages with one type, neither is taken, unless one is this one."""
+        """Add an entry point; a type of two packages is unusable, unless one is this package, which then wins."""
         other = self._points.setdefault(point.name, point)
         if other.value == point.value:
             return
         if _package(point) == _OURS:
             self._points[point.name], point, other = point, other, point
         if _package(other) == _OURS:
-            reason = f"type {point.name!r} is one of {_OURS} itself: rename that of {_package(point)}"
+            reason = f"type {point.name!r} belongs to {_OURS} itself: rename the type of {_package(point)}"
         else:
             both = " and ".join(sorted(f"{_package(one)} ({one.value})" for one in (other, point)))
             reason = f"type {point.name!r} is registered twice, by {both}: rename one, or uninstall its package"
@@ -123,7 +123,7 @@ class Registry:
         cls = _loaded(point.load, f"plugin type {type_name!r} ({point.value})")
         if cls.plugin_type != type_name:
             raise ConfigurationError(
-                f"entry point {type_name!r} leads to {point.value}, of type {cls.plugin_type!r}: make them equal"
+                f"entry point {type_name!r} refers to {point.value}, whose type is {cls.plugin_type!r}: make them equal"
             )
         return cls
 
@@ -140,7 +140,7 @@ class Registry:
 
 
 def _loaded(load: Callable[[], object], what: str) -> type[Plugin[Any]]:
-    """Return the class that is loaded; raises ConfigurationError where it cannot be, or is no class of a plugin."""
+    """Return the loaded class; raises ConfigurationError if it cannot be loaded, or is not a plugin class."""
     try:
         loaded = load()
     except (Exception, SystemExit) as error:  # an import runs the module
@@ -150,7 +150,7 @@ def _loaded(load: Callable[[], object], what: str) -> type[Plugin[Any]]:
     if inspect.isabstract(loaded):
         raise ConfigurationError(f"{what} lacks {', '.join(sorted(loaded.__abstractmethods__))}")
     if not isinstance(getattr(loaded, "plugin_type", None), str):
-        raise ConfigurationError(f"{what} has no plugin_type: name its type there")
+        raise ConfigurationError(f"{what} has no plugin_type: set it to the name of the type")
     return loaded
 
 

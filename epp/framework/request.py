@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One LLM request and its response as plugins see them: protocol-neutral, with a typed store for computed data."""
+"""LLM requests and responses for plugins, independent of the protocol, with a typed store for computed data."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -46,11 +46,11 @@ T = TypeVar("T")
 
 DEFAULT_FLOW = "default-flow"
 BYTES_PER_TOKEN = 4
-"""Estimate for text; exact for token ids, which a prompt holds as four bytes each."""
+"""Estimate for text; exact for token ids, which have four bytes each in a prompt."""
 
 
 class Headers(Mapping[str, str]):
-    """Header fields by lower-case name; the first of several values answers, all are kept, in order."""
+    """Header fields by lower-case name. A look-up returns the first of several values; `fields` has all of them."""
 
     __slots__ = ("_fields", "_first")
 
@@ -62,9 +62,9 @@ class Headers(Mapping[str, str]):
 
     @classmethod
     def unique(cls, fields: dict[str, str]) -> Self:
-        """Return fields of different names, which are lower-case already: the same, sooner. Takes the dict over."""
+        """Return fields with unique lower-case names; a fast constructor, which takes ownership of the dict."""
         headers = cls.__new__(cls)
-        headers._fields, headers._first = None, fields  # noqa: SLF001  another constructor
+        headers._fields, headers._first = None, fields  # noqa: SLF001  a constructor
         return headers
 
     def __getitem__(self, name: str) -> str:
@@ -87,13 +87,13 @@ class Headers(Mapping[str, str]):
         return len(self._first)
 
     def fields(self) -> tuple[tuple[str, str], ...]:
-        """Every field, duplicates included, in the order of arrival."""
+        """Return all fields, including duplicates, in order of arrival."""
         if self._fields is None:
             self._fields = tuple(self._first.items())
         return self._fields
 
     def first_of(self, *names: str) -> str | None:
-        """Return the value of the first of these names that is present: current spellings before deprecated ones."""
+        """Return the value of the first of these names that is present."""
         for name in names:
             value = self._first.get(name)
             if value is not None:
@@ -102,67 +102,67 @@ class Headers(Mapping[str, str]):
 
 
 class Media(msgspec.Struct, frozen=True, gc=False):
-    """An image, an audio clip or a video in a prompt, where a placeholder of its hash stands for it."""
+    """An image, an audio clip or a video in a prompt, represented by a placeholder with its hash."""
 
     kind: Literal["image", "audio", "video"]
     offset: int
-    """Where the placeholder begins in the prompt, in bytes."""
+    """Start of the placeholder in the prompt, in bytes."""
     tokens: int
     """Length of the placeholder, estimated by the parser."""
     width: int = 0
-    """Pixels of an image that the request itself carries; 0 for unknown."""
+    """Width in pixels of an image that the request itself contains; 0 if unknown."""
     height: int = 0
 
 
 class GrpcCounts(NamedTuple):
-    """Numbers of the fields of a message that count tokens; 0 for none."""
+    """Numbers of the Protobuf fields with token counts; 0 if there is none."""
 
     message: int = 0
-    """Number of the field with that message; 0 for the response itself."""
+    """Number of the field whose message has these fields; 0 for the response itself."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
 
 
 class GrpcResponse(NamedTuple):
-    """Where the responses of a gRPC method have token counts."""
+    """Location of token counts in the responses of a gRPC method."""
 
     counts: tuple[GrpcCounts, ...] = ()
     json_body: int = 0
-    """Number of the field with JSON, or a piece of an event stream, that has them; 0 for none."""
+    """Number of the field with JSON, or part of an event stream, with token counts; 0 if there is none."""
 
 
 class RequestBody(msgspec.Struct, frozen=True):
-    """The few fields of a body that routing needs; the body itself is forwarded as it came."""
+    """Fields of a body that routing needs; the body itself is forwarded unchanged."""
 
     model: str = ""
-    """As the client wrote it; empty where the API names no model."""
+    """Model requested by the client; empty if the API has no model."""
     prompt: bytes = b""
-    """The prompt in the order of the engine: equal prefixes here are equal prefixes in the engine."""
+    """Prompt in the order of the engine: equal prefixes here are equal prefixes in the engine."""
     prompt_tokens: int = 0
-    """Estimate, or exact where the request came as token ids."""
+    """Estimated number of prompt tokens; exact for token ids."""
     max_output_tokens: int | None = None
     streaming: bool = False
     cache_salt: str = ""
     """Requests with different salts never share cached prefixes."""
     skip_response: bool = False
-    """The response reports no usage: it need not be read."""
+    """Whether the response reports no usage, so that it need not be read."""
     media_items: int = 0
     """Images, audio clips and videos in the prompt."""
     media: tuple[Media, ...] = ()
-    """Those of them that the parser gave a placeholder of its own size."""
+    """Media items for which the prompt has a placeholder of estimated size."""
     media_hashes: tuple[tuple[str, bytes], ...] = ()
-    """Kind (`image`, `audio`, `video` or `other`) and hash of those whose content is known, up to a limit."""
+    """Kind (`image`, `audio`, `video` or `other`) and hash of media items with known content, up to a limit."""
     prompt_ends: tuple[int, ...] = ()
-    """Where each prompt of a list ends within `prompt`, in bytes; empty for a single prompt."""
+    """End of each prompt of a list within `prompt`, in bytes; empty for a single prompt."""
     is_token_ids: bool = False
-    """Whether the prompt is token ids: four bytes each, unsigned and little endian."""
+    """Whether the prompt consists of token ids, each of four bytes, unsigned and little-endian."""
     grpc_response: GrpcResponse | None = None
-    """How the response of a gRPC method is read; None for other APIs."""
+    """Location of token counts in the response of a gRPC method; None for other APIs."""
 
     @property
     def prompts(self) -> Sequence[bytes]:
-        """Each prompt by itself; engines compute and cache those of a list one by one."""
+        """All prompts; engines compute and cache the prompts of a list separately."""
         if not self.prompt_ends:
             return (self.prompt,)
         return [self.prompt[start:end] for start, end in pairwise((0, *self.prompt_ends))]
@@ -170,86 +170,86 @@ class RequestBody(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class DataKey(Generic[T]):
-    """The name and type of something a producer computes for a request."""
+    """Name and type of data that a producer computes for a request."""
 
     name: str
     default_producer: str = ""
-    """Plugin type that is added when a configured plugin reads this key and no plugin writes it; empty for none."""
+    """Plugin type that is added if a configured plugin reads this key and no plugin writes it; empty for none."""
     producer: str = ""
     """Name of the producer instance; empty for the default one."""
     id: str = field(init=False, repr=False, compare=False)
-    """Name and producer in one."""
+    """Name and producer."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "id", self.name + "@" + self.producer)
 
     def produced_by(self, producer: str) -> "DataKey[T]":
-        """Return the same key as written by the producer instance of that name."""
+        """Return the key with the producer instance of this name."""
         return replace(self, producer="" if producer == self.default_producer else producer)
 
 
 class PrefixMatch(msgspec.Struct, frozen=True, eq=False):
-    """How much of the prompt each endpoint is believed to hold in its KV cache."""
+    """Estimated part of the prompt in the KV cache of each endpoint."""
 
     matched_blocks: NDArray[np.int32]
-    """Leading blocks held, one number for each slot."""
+    """Leading cached blocks, one number for each slot."""
     total_blocks: int
-    """Blocks in the prompt, or in all prompts of a list; the last of each may be shorter."""
+    """Blocks in the prompt, or in all prompts of a list; the last block of each may be shorter."""
     block_tokens: int
     held_tokens: NDArray[np.int64] | None = None
-    """Leading tokens held, one number for each slot; None where every block counts in full."""
+    """Leading cached tokens, one number for each slot; None if every block counts in full."""
     offloaded_tokens: NDArray[np.int64] | None = None
-    """Leading tokens held in the memory of the host, one number for each slot; None where tiers are unknown."""
+    """Leading tokens cached in host memory, one number for each slot; None if tiers are unknown."""
     tier_tokens: Mapping[str, NDArray[np.int64]] = MappingProxyType({})
-    """By tier below the accelerator's memory: those of these tokens whose best tier it is, one number for each slot."""
+    """Cached tokens by their best tier, for tiers below accelerator memory; one number for each slot."""
     last_slot: int = -1
-    """The slot that computed the conversation last; -1 for a new one."""
+    """Slot that computed the conversation last; -1 for a new conversation."""
     last_tokens: int = 0
-    """Leading tokens of the prompt that it computed then. It may have evicted them since."""
+    """Leading tokens of the prompt that `last_slot` computed then, and may have evicted since."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "matched_blocks", read_only(self.matched_blocks.view()))
 
     def matched_tokens(self, candidates: Candidates) -> NDArray[np.float64]:
-        """Leading tokens held, one number for each candidate; a short last block may count in full."""
+        """Return the leading cached tokens, one number for each candidate; a short last block may count in full."""
         if self.held_tokens is not None:
             return self.held_tokens[candidates.slots].astype(np.float64)
         tokens: NDArray[np.float64] = self.blocks(candidates).astype(np.float64) * np.array(float(self.block_tokens))
         return tokens
 
     def shares(self, candidates: Candidates) -> NDArray[np.float64]:
-        """Share of the prompt's blocks that is held, one number for each candidate; for a prompt that has any."""
+        """Return the cached share of the prompt's blocks, one number for each candidate; for a prompt with blocks."""
         shares: NDArray[np.float64] = self.blocks(candidates).astype(np.float64) / np.array(float(self.total_blocks))
         return shares
 
     @property
     def tokens(self) -> NDArray[np.int64]:
-        """Leading tokens held, one number for each slot."""
+        """Leading cached tokens, one number for each slot."""
         if self.held_tokens is not None:
             return self.held_tokens
         return self.matched_blocks.astype(np.int64) * self.block_tokens
 
     @property
     def copyable_tokens(self) -> NDArray[np.int64]:
-        """Leading tokens that other endpoints can copy, one number for each slot: those in host memory, if known."""
+        """Leading tokens that other endpoints can copy, one number for each slot: those in host memory if known."""
         return self.tokens if self.offloaded_tokens is None else self.offloaded_tokens
 
     def tokens_at(self, slot: int) -> int:
-        """Leading tokens that one slot holds."""
+        """Return the leading tokens that one slot has cached."""
         if self.held_tokens is not None:
             return int(self.held_tokens[slot])
         return int(self.matched_blocks[slot]) * self.block_tokens
 
     def blocks(self, candidates: Candidates) -> NDArray[np.int32]:
-        """Leading blocks held, one number for each candidate."""
+        """Return the leading cached blocks, one number for each candidate."""
         return self.matched_blocks[candidates.slots]
 
 
 class MediaMatch(msgspec.Struct, frozen=True, eq=False):
-    """How many of the request's media each endpoint is believed to hold in its encoder cache."""
+    """Estimated number of the request's media in the encoder cache of each endpoint."""
 
     matched: NDArray[np.int32]
-    """Different media held, one number for each slot."""
+    """Distinct cached media, one number for each slot."""
     total: int
 
     def __post_init__(self) -> None:
@@ -257,49 +257,49 @@ class MediaMatch(msgspec.Struct, frozen=True, eq=False):
 
 
 class MediaTokens(msgspec.Struct, frozen=True):
-    """The tokens that stand for an image, an audio clip or a video, in a single prompt."""
+    """Placeholder tokens of an image, an audio clip or a video in a single prompt."""
 
     identifier: str
-    """The engine's hash of the media, by which it tells equal placeholders apart."""
+    """Hash of the media by the engine, which distinguishes equal placeholders."""
     offset: int
     """Number of tokens before it."""
     length: int
 
 
 class PromptTokens(msgspec.Struct, frozen=True):
-    """The prompt in the model's own tokens."""
+    """Tokens of the prompt by the tokenizer of the model."""
 
     count: int
     ids: NDArray[np.uint32] | None = None
-    """The tokens themselves; None where they were only counted."""
+    """Token ids; None if the tokens were only counted."""
     ends: tuple[int, ...] = ()
-    """Where each prompt of a list ends within `ids`; empty for a single prompt."""
+    """End of each prompt of a list within `ids`; empty for a single prompt."""
     media: tuple[MediaTokens, ...] = ()
-    """Placeholders of media among the tokens, in their order."""
+    """Placeholders of media among the tokens, in order."""
     no_ids: str = ""
-    """Why there are no ids, in a word or two, although the producer has a source of them."""
+    """Reason for missing ids, in a word or two, if the producer has a source of ids."""
     exact: bool = False
-    """Whether a tokenizer counted, as opposed to an estimate from the prompt's length."""
+    """Whether a tokenizer counted the tokens; otherwise the count is an estimate from the length of the prompt."""
     prompt: bytes | None = None
-    """The prompt with placeholders of other sizes for its media; None for the body's own."""
+    """The prompt with placeholders of other sizes for its media; None for that of the body."""
 
 
 PREFIX_MATCH: DataKey[PrefixMatch] = DataKey("prefix-match", "approx-prefix-cache-producer")
-"""How much of the prompt each endpoint is estimated to hold in its KV cache."""
+"""Estimated part of the prompt in the KV cache of each endpoint."""
 IN_FLIGHT_COST: DataKey[Mapping[str, int]] = DataKey("in-flight-cost", "inflight-load-producer")
-"""Uncached tokens that the target of each profile has to compute, credited to it until the first token."""
+"""Uncached tokens that the target of each profile must compute, credited to it until the first token."""
 MEDIA_MATCH: DataKey[MediaMatch] = DataKey("media-match", "mm-embeddings-cache-producer")
-"""How many of the request's media each endpoint is estimated to hold in its encoder cache."""
+"""Estimated number of the request's media in the encoder cache of each endpoint."""
 PROMPT_TOKENS: DataKey[PromptTokens] = DataKey("prompt-tokens", "token-producer")
-"""Number of prompt tokens, or the tokens themselves."""
+"""Number of prompt tokens, and possibly their ids."""
 SESSION_ID: DataKey[str] = DataKey("session-id", "session-id-producer")
-"""Identifier of the conversation that the request belongs to."""
+"""Identifier of the conversation of the request."""
 PULLED_TOKENS: DataKey[NDArray[np.int64]] = DataKey("kv-pulled-tokens")
-"""Leading tokens in addition to those held that are worth copying from another endpoint, one number for each slot."""
+"""Leading tokens, beyond the cached ones, that are worth copying from another endpoint; one number for each slot."""
 FETCH_SECONDS: DataKey[NDArray[np.float64]] = DataKey("kv-fetch-seconds")
-"""Seconds to bring the cached prompt from lower tiers to the accelerator, one number for each slot."""
+"""Time to load the cached prompt from lower tiers to the accelerator in seconds, one number for each slot."""
 CACHED_TOKENS_PREDICTED: DataKey[int] = DataKey("cached-tokens-predicted")
-"""Prompt tokens in the KV cache of the picked endpoint, as its engine reported them before the pick."""
+"""Prompt tokens in the KV cache of the picked endpoint, according to reports of its engine before the pick."""
 COPY_SOURCE: DataKey[str] = DataKey("kv-copy-source", "p2p-source-producer")
 """Address of the endpoint from which the picked one copies KV blocks of the prompt."""
 AGENT_IDENTITY: DataKey[str] = DataKey("agent-identity", "agent-identity")
@@ -307,48 +307,48 @@ AGENT_IDENTITY: DataKey[str] = DataKey("agent-identity", "agent-identity")
 
 
 class Request(msgspec.Struct, eq=False):
-    """One request on its way; one owner, never shared between requests."""
+    """A request that is being processed, with its computed data."""
 
     id: str
     body: RequestBody = RequestBody()
     headers: Headers = msgspec.field(default_factory=Headers)
     path: str = ""
-    """Without the query."""
+    """Path without the query."""
     size_bytes: int = 0
     fairness_id: str = DEFAULT_FLOW
-    """Its flow: requests of a flow queue together, and share a quota."""
+    """Flow of the request; requests of a flow queue together, and share a quota."""
     received_at: float = 0.0
-    """When it was complete, in seconds on the clock."""
+    """Time at which the request was complete, in seconds on the clock."""
     began_at: float = 0.0
-    """When its headers came: a client may take long to send the body."""
+    """Time at which the headers arrived, which may be long before the body is complete."""
     seed: int = 0
     """Seed of the random choices, 64 bits: the same seed, snapshot and configuration give the same result."""
     target_model: str = ""
-    """The model that replaces the one in the body; empty for no replacement."""
+    """Model that replaces the one in the body; empty for no replacement."""
     rewritten_by: str = ""
     """Name of the InferenceModelRewrite that chose `target_model`; empty for none."""
     priority: int = 0
-    """Priority by its objective; negative for requests that are refused while the pool is saturated."""
+    """Priority from the objective; negative for requests that are refused while the pool is saturated."""
     objective: str = ""
     """Name of the InferenceObjective that gave the priority; empty for none."""
     subset: Subset | None = None
-    """Endpoints among which the gateway allows to pick; None for all."""
+    """Endpoints that the gateway allows; None for all."""
     dry_run: bool = False
-    """Whether it is a simulation: plugins count nothing and remember nothing of it."""
+    """Whether the request is simulated: plugins must not count or record it."""
     content: bytes = b""
-    """The whole body, while producers and admitters run, if one of them `reads_content`; otherwise empty."""
+    """Whole body, while producers and admitters run, if one of them `reads_content`; otherwise empty."""
     _data: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property
     def model(self) -> str:
-        """The model that the endpoint will be asked for."""
+        """Model in the request to the endpoint."""
         return self.target_model or self.body.model
 
     def uniform(self, purpose: str) -> float:
         """Return a number in [0, 1) from the seed: the same at every call, independent between purposes."""
         return float(self._digest(purpose) >> 11) * 2.0**-53  # as many bits as a float has
 
-    def generator(self, purpose: str) -> "np.random.Generator":  # a name in quotes is imported when it is used
+    def generator(self, purpose: str) -> "np.random.Generator":  # in quotes, because NumPy imports it lazily
         """Return a random generator from the seed: the same at every call, independent between purposes."""
         return np.random.default_rng(self._digest(purpose))
 
@@ -357,17 +357,17 @@ class Request(msgspec.Struct, eq=False):
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of the prompt: counted, where a producer did, else the parser's estimate."""
+        """Number of prompt tokens: counted by a producer, or else estimated by the parser."""
         tokens = self.get(PROMPT_TOKENS)
         return self.body.prompt_tokens if tokens is None else tokens.count
 
     @property
     def rewrites_model(self) -> bool:
-        """Whether the endpoint is asked for another model than the client was."""
+        """Whether the request to the endpoint has another model than that of the client."""
         return self.target_model not in ("", self.body.model)
 
     def dry_copy(self, seed: int) -> "Request":
-        """Return the same request as one that goes nowhere, with another seed and what producers have computed."""
+        """Return a simulated copy of the request with another seed, including the data of producers."""
         return msgspec.structs.replace(self, dry_run=True, seed=seed, _data=dict(self._data))
 
     def put(self, key: DataKey[T], value: T) -> None:
@@ -386,26 +386,26 @@ class Usage(msgspec.Struct, frozen=True):
     """Tokens of one request."""
 
     prompt_tokens: int
-    """Of the prompt, cached ones included."""
+    """Tokens of the prompt, including cached ones."""
     completion_tokens: int
     """Generated tokens; 0 for embeddings."""
     cached_tokens: int
-    """Prompt tokens that came from a cache."""
+    """Prompt tokens from a cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Known parts of a response so far."""
+    """Known parts of a response."""
 
     served: Endpoint
-    """The endpoint that serves it, as far as is known."""
+    """Endpoint that serves the request, as far as known."""
     served_address: str = ""
-    """`ip:port` that the gateway says it used; empty where it does not say."""
+    """`ip:port` that the gateway reports to have used; empty if it does not report any."""
     status: int = 0
     headers: Headers = field(default_factory=Headers)
     usage: Usage | None = None
-    """Tokens as the endpoint counted them, once the body is over."""
+    """Tokens counted by the endpoint, after the end of the body."""
     events: int = 0
-    """Events of an event stream so far; 0 where they are not counted."""
+    """Number of events of an event stream so far; 0 if they are not counted."""
     tells_cached: bool = False
-    """Whether it has the number of cached tokens, which engines may leave out."""
+    """Whether the response has the number of cached tokens, which engines may omit."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Roles of plugins that take part in a request: one abstract class each, in the order of the plugin reference."""
+"""Roles of plugins that process requests: one abstract class each, in the order of the plugin reference."""
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -46,7 +46,7 @@ class FilterParameters(Parameters, frozen=True):
     """Parameters of every filter."""
 
     fallback_on_empty: bool = False
-    """Skip the filter where it would drop all candidates, instead of failing its profile."""
+    """Skip the filter if it would drop all candidates, instead of failing its profile."""
 
 
 FP = TypeVar("FP", bound=FilterParameters, default=FilterParameters)
@@ -57,33 +57,33 @@ class Filter(Plugin[FP], role=Role(title="Filters", stage=Stage.CYCLE, on_error=
 
     parameters_type: ClassVar[type[Parameters]] = FilterParameters
     may_empty: bool = True
-    """Whether it can drop all candidates."""
+    """Whether the filter can drop all candidates."""
     drops: DropCause = DropCause.UNSTATED
-    """Why it drops candidates: that is how a request is refused for which a profile's filters leave none."""
+    """Cause of drops, which determines the refusal of a request without remaining candidates."""
     drop_means: str = ""
     """Clause for a dropped endpoint, after its name: `has too long a queue`."""
     keeps_all: bool = False
-    """Whether it drops none with its parameters, so that profiles do without it."""
+    """Whether the filter drops no candidates with its parameters, so that profiles omit it."""
 
     @abstractmethod
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         """Return true for each candidate to keep."""
 
     def kept_by_cause(self, request: Request, candidates: Candidates) -> Mapping[DropCause, Mask]:
-        """Return for each cause what `filter` returns if it is the only one; called where a profile has none left."""
+        """Return the candidates to keep for each cause alone; called if no candidate of a profile remains."""
         return {self.drops: self.filter(request, candidates)}
 
     def drop_reasons(self, request: Request, candidates: Candidates) -> Iterable[str]:
-        """Return the reason for each candidate that is dropped, for the operator's log; none where there is no more.
+        """Return the reason for each dropped candidate, for the log of the operator; empty for no details.
 
-        Called where the filter has left none.
+        Called if the filter has dropped all candidates.
         """
         return ()
 
     def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         """Return the reason for each dropped candidate, in the form of `drop_means`.
 
-        Called later, for the record of a decision, with a few dozen candidates at most; without side effects.
+        Called later, for the record of a decision, with at most a few dozen candidates; must have no side effects.
         """
         reasons = tuple(self.drop_reasons(request, dropped))
         return reasons if len(reasons) == len(dropped) else (self.drop_means,) * len(dropped)
@@ -108,7 +108,7 @@ class Scorer(Plugin[P], role=Role(title="Scorers", stage=Stage.CYCLE)):
 
     category: ClassVar[Category] = Category.DISTRIBUTION
     default_weight: float = 1.0
-    """Weight in a profile that gives none."""
+    """Weight if a profile has none."""
     zero_means: str = ""
     """Clause for an endpoint with score 0, after its name: `has the longest queue`."""
 
@@ -116,15 +116,15 @@ class Scorer(Plugin[P], role=Role(title="Scorers", stage=Stage.CYCLE)):
     def score(self, request: Request, candidates: Candidates) -> Floats:
         """Return one score in [0, 1] for each candidate, 1 the best.
 
-        Values outside are clamped, NaN and infinity count as 0; both are logged and counted.
+        Other values are clamped, and NaN and infinity become 0; both are logged and counted.
         """
 
     def _rehearse(self, request: Request, candidates: Candidates) -> None:
         as_scores(self.score(request, candidates), len(candidates), strict=True)
 
 
-Draw: TypeAlias = Callable[[], "np.random.Generator"]  # a name in quotes is imported when it is used
-"""Makes the random generator of one profile run, from the seed of the request."""
+Draw: TypeAlias = Callable[[], "np.random.Generator"]  # in quotes, because NumPy imports it lazily
+"""Function that creates the random generator of one profile run from the seed of the request."""
 
 
 class Picker(Plugin[P], role=Role(title="Pickers", stage=Stage.CYCLE, on_error=OnError.FAIL)):
@@ -132,7 +132,7 @@ class Picker(Plugin[P], role=Role(title="Pickers", stage=Stage.CYCLE, on_error=O
 
     @abstractmethod
     def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:
-        """Return the positions chosen, best first; at least one."""
+        """Return the chosen positions, best first; at least one."""
 
     def _rehearse(self, request: Request, candidates: Candidates) -> None:
         for totals in (np.zeros(len(candidates)), np.linspace(0.0, 1.0, len(candidates))):
@@ -142,28 +142,28 @@ class Picker(Plugin[P], role=Role(title="Pickers", stage=Stage.CYCLE, on_error=O
 class ProfilePicker(
     Plugin[P], role=Role(title="Profile pickers", stage=Stage.PROFILE_CHOICE, on_error=OnError.FAIL, may_refuse=True)
 ):
-    """Chooses which profiles run next."""
+    """Chooses the profiles that run next."""
 
     @abstractmethod
     def pick_profiles(
         self, request: Request, profiles: Sequence[str], results: Mapping[str, ProfileResult | None]
     ) -> Sequence[str]:
-        """Return the profiles to run now, given the results so far; none ends the scheduling."""
+        """Return the profiles to run now, given the results so far; an empty sequence ends the scheduling."""
 
     def check_profiles(self, profiles: Sequence[str]) -> Sequence[str]:
-        """Return warnings about the profiles of the configuration, given by name.
+        """Return warnings about the profiles of the configuration, given their names.
 
-        Raises ValueError where no request could be served. Called once, after `connect` and before any request.
+        Raises ValueError if no request could be served. Called once, after `connect` and before any request.
         """
         return ()
 
 
 class Decider(Plugin[P], role=Role(title="Deciders", stage=Stage.CYCLE)):
-    """Decides whether a stage of a disaggregated request runs on an endpoint of its own."""
+    """Decides whether a stage of a disaggregated request runs on a separate endpoint."""
 
     @abstractmethod
     def decide(self, request: Request, decode: ProfileResult | None) -> bool:
-        """Return true for a leg of its own; `decode` is the result of the decode leg, where that ran already."""
+        """Return true for a separate leg; `decode` is the result of the decode leg if it has run already."""
 
     def _rehearse(self, request: Request, candidates: Candidates) -> None:
         self.decide(request, None)
@@ -177,23 +177,23 @@ class Aggregator(
 ):
     """Turns the results of all profiles into one destination.
 
-    Name the headers of its destinations in `sets_headers`, in lower case: others are dropped, and `epp check` refuses
-    them. The picker removes declared headers from the requests of clients.
+    List the headers of its destinations in `sets_headers`, in lower case: others are dropped, and `epp check` reports
+    them as errors. The picker removes the listed headers from client requests.
     """
 
     @abstractmethod
     def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:
-        """Return the destination; None when no usable result is among them."""
+        """Return the destination; None if there is no usable result."""
 
 
 class Producer(Plugin[P], role=Role(title="Producers", name="DataProducer", stage=Stage.PRODUCERS, hook=True)):
-    """Computes, once for each request, data that filters and scorers share."""
+    """Computes data that filters and scorers share, once for each request."""
 
     reads_content: bool = False
     """Whether it reads `request.content`."""
     per_candidate: bool = False
-    """Whether its cost grows with the candidates. Then `produce`, and `admit` if it is an admitter, may be given only
-    the candidates that some profile may keep: filters that read no data of a producer run before it, too."""
+    """Whether its cost grows with the number of candidates. If so, `produce`, and `admit` of an admitter, may get only
+    the candidates that a profile may keep: filters that read no data of producers run before it too."""
 
     @abstractmethod
     def produce(self, request: Request, candidates: Candidates) -> None:
@@ -207,18 +207,18 @@ class RequestHeaders(
     Plugin[P],
     role=Role(title="Request headers", name="RequestHeader", stage=Stage.REQUEST_HEADERS, hook=True, may_refuse=True),
 ):
-    """Runs before any decision about the request; producers of data run before its readers."""
+    """Runs before any decision about the request; producers of data run before their readers."""
 
     @abstractmethod
     def request_headers(self, request: Request) -> None:
-        """Put on the request what its headers say; raise a RequestError to refuse it."""
+        """Set fields or data of the request from its headers; raise a RequestError to refuse the request."""
 
 
 class Screener(
     Plugin[P],
     role=Role(title="Screeners", stage=Stage.REQUEST_HEADERS, hook=True, on_error=OnError.FAIL, may_refuse=True),
 ):
-    """Excludes endpoints from a request in all profiles: the endpoints of another rollout, for example."""
+    """Excludes endpoints in all profiles of a request, such as the endpoints of another rollout."""
 
     @abstractmethod
     def screen(self, request: Request, candidates: Candidates) -> Mask:
@@ -239,14 +239,14 @@ class Screener(
 class Admitter(
     Plugin[P], role=Role(title="Admission", name="Admission", stage=Stage.ADMISSION, hook=True, may_refuse=True)
 ):
-    """May refuse a request, or hold it for a while, before it is scheduled."""
+    """Refuses or delays a request before it is scheduled."""
 
     @abstractmethod
     def admit(self, request: Request, candidates: Candidates) -> Awaitable[None] | None:
-        """Return None to admit; raise a RequestError to refuse: the client gets its status and message.
+        """Return None to admit the request, or raise a RequestError to refuse it with this status and message.
 
-        To hold the request, return an awaitable: when it ends, the request is scheduled on a new snapshot, or refused
-        if it raised a RequestError. It is cancelled when the client leaves.
+        To delay the request, return an awaitable: when it ends, the request is scheduled on a new snapshot, or refused
+        if it raises a RequestError. It is cancelled if the client disconnects.
         """
 
     def _rehearse(self, request: Request, candidates: Candidates) -> None:
@@ -261,27 +261,27 @@ class PreRequest(
         title="Before the request leaves", stage=Stage.PRE_REQUEST, hook=True, on_error=OnError.FAIL, may_refuse=True
     ),
 ):
-    """Sees the destination before the request leaves, and may add headers for the endpoint."""
+    """Processes the destination before the request is sent, and may add headers for the endpoint."""
 
     @abstractmethod
     def pre_request(self, request: Request, result: SchedulingResult) -> Mapping[str, str] | None:
-        """Record the destination; return request headers to add, which `sets_headers` must name, or None."""
+        """Record the destination; return None, or request headers to add, which `sets_headers` must list."""
 
     def added_headers(self, request: Request, result: SchedulingResult) -> Mapping[str, str]:
         """Return the checked result of `pre_request`; raises ResultError."""
         added = self.pre_request(request, result) or {}
         if undeclared := added.keys() - self.sets_headers:
-            raise ResultError(f"returned headers {sorted(undeclared)}, which its `sets_headers` does not name")
+            raise ResultError(f"returned headers {sorted(undeclared)}, which are not in its `sets_headers`")
         return added
 
     def request_failed(self, request: Request, result: SchedulingResult) -> None:
-        """Undo the record: the request failed at the endpoint before its first token."""
+        """Undo the record, because the request failed at the endpoint before its first token."""
 
 
 class ResponseHeaders(
     Plugin[P], role=Role(title="Response headers", name="ResponseReceived", stage=Stage.RESPONSE_HEADERS, hook=True)
 ):
-    """Sees the headers of a response and may add to them."""
+    """Processes the headers of a response, and may add headers."""
 
     @abstractmethod
     def response_headers(self, request: Request, response: Response) -> Mapping[str, str]:
@@ -291,30 +291,30 @@ class ResponseHeaders(
 class ResponseTiming(
     Plugin[P], role=Role(title="Response times", name="ResponseStreaming", stage=Stage.RESPONSE_BODY, hook=True)
 ):
-    """Measures how long endpoints take."""
+    """Measures the response times of endpoints."""
 
     reads_response_body: bool = True
-    """Whether a gateway that shows no bodies of responses is asked for them, as it must be for these times."""
+    """Whether gateways are asked to send the response body, which these times require."""
     only_streams: bool = False
-    """Whether it is asked for those of event streams only."""
+    """Whether gateways are asked to send the body of event streams only."""
 
     @abstractmethod
     def first_token(self, request: Request, response: Response, seconds: float) -> None:
-        """Record the time from the whole request to the first byte of the response body.
+        """Record the time from the end of the request to the first byte of the response body.
 
-        Only for a streamed response (`request.body.streaming`) is that the time to the first token.
+        It is the time to the first token only if the response is streamed (`request.body.streaming`).
         """
 
     def ended(self, request: Request, response: Response, seconds: float) -> None:
-        """Record the time from the first byte to the natural end of the response."""
+        """Record the time from the first byte to the regular end of the response."""
 
     def interrupted(self, request: Request, response: Response) -> None:
-        """Record that the request ended without `ended`: the client left, or the end of the response was not seen."""
+        """Record a request that ended without `ended`: the client disconnected, or the response was incomplete."""
 
 
 MetadataValue: TypeAlias = str | float | bool
 Metadata: TypeAlias = Mapping[str, Mapping[str, MetadataValue]]
-"""Values by namespace and key, as gateways keep them beside a request."""
+"""Dynamic metadata of a request in the gateway: values by namespace and key."""
 
 
 class ResponseReporter(
@@ -323,13 +323,13 @@ class ResponseReporter(
     """Sends dynamic metadata about a finished response to the gateway, for its access log or rate limits."""
 
     reads_response_body: bool = True
-    """Whether a gateway that shows no bodies of responses is asked for them: for tokens, or the end of the response."""
+    """Whether gateways are asked to send the response body, for its token counts or its end."""
     namespaces: tuple[str, ...] = (DESTINATION_NAMESPACE,)
-    """Namespaces written to; a gateway accepts only the namespaces in its configuration."""
+    """Namespaces of the metadata; a gateway accepts only those in its configuration."""
 
     @abstractmethod
     def report(self, request: Request, response: Response) -> Metadata:
-        """Return the metadata; it is sent with the last piece of the body."""
+        """Return the metadata, which are sent with the last part of the body."""
 
 
 class EndpointObserver(Plugin[P], role=Role(title="Endpoint observers")):
@@ -337,18 +337,18 @@ class EndpointObserver(Plugin[P], role=Role(title="Endpoint observers")):
 
     @abstractmethod
     def slots_removed(self, slots: Sequence[int]) -> None:
-        """Forget these slots: other endpoints may take them."""
+        """Drop the state of these slots, which may be reused for other endpoints."""
 
 
 class Parser(Plugin[P], role=Role(title="Parsers")):
-    """Reads request bodies of one API, or of several that belong together."""
+    """Parses request bodies of one API, or of several related APIs."""
 
     names_model: ClassVar[bool] = True
     """Whether a body without a model is refused."""
     takes_others: ClassVar[bool] = False
-    """Whether it gets unclaimed paths too, if it is the first such parser."""
+    """Whether the parser also handles unclaimed paths, if it is the first such parser."""
     needs_http2: ClassVar[bool] = False
-    """Whether its API is gRPC: a pool must have the `appProtocol` `kubernetes.io/h2c`."""
+    """Whether the API uses gRPC, so that a pool must have the `appProtocol` `kubernetes.io/h2c`."""
 
     @property
     def propagates_priority(self) -> bool:
@@ -360,14 +360,14 @@ class Parser(Plugin[P], role=Role(title="Parsers")):
     def suffixes(self) -> tuple[str, ...]:
         """Claimed paths: suffixes of whole segments, or a whole path that starts with a slash.
 
-        A parser without claims gets the unclaimed paths.
+        A parser without claims handles all unclaimed paths.
         """
 
     @abstractmethod
     def parse(self, suffix: str, headers: Headers, body: bytes) -> RequestBody:
-        """Return what routing needs; raises MalformedBodyError with a sentence for the caller.
+        """Return the fields that routing needs; raises MalformedBodyError with a message for the client.
 
-        `suffix` is the claim that matched, empty for an unclaimed path. All other requests wait for a parser: refuse a
+        `suffix` is the matching claim, or empty for an unclaimed path. A parser blocks all other requests: refuse a
         body that would take more than 25 ms.
         """
 
@@ -381,22 +381,22 @@ class ShadowLimits:
     """Limits of shadow profiles."""
 
     sample_rate: float
-    """Share of the requests, 0..1."""
+    """Share of requests, 0..1."""
     max_queue: int
-    """Requests that wait for their shadows; each holds a snapshot."""
+    """Maximum number of requests that wait for shadow profiles; each keeps a snapshot in memory."""
     seconds: float
-    """Time for one profile and one request."""
+    """Time limit for one profile and one request."""
 
 
 class Shadowing(Plugin[P], role=Role(title="Shadow profiles")):
-    """Names profiles that decide nothing: they run afterwards, on the same endpoints, and their picks are compared."""
+    """Names profiles that run after a decision on the same endpoints, only to compare their picks with the decision."""
 
     @property
     @abstractmethod
     def shadow_profiles(self) -> Sequence[str]:
-        """Names of profiles of the same configuration."""
+        """Names of profiles in the same configuration."""
 
     @property
     @abstractmethod
     def limits(self) -> ShadowLimits:
-        """Limits for all of them together."""
+        """Limits for all shadow profiles together."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formulas and data that scorers share: predicted and observed latency, and scores that external scorers give."""
+"""Formulas and data that scorers share: predicted and observed latency, and scores from external scorers."""
 
 from collections.abc import Mapping
 from math import inf, nan
+from operator import is_not
 from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
@@ -22,36 +23,36 @@ from epp.framework.roles import Scorer
 from epp.framework.snapshot import ACCELERATOR, Attribute, Snapshot
 
 Source: TypeAlias = Literal["server", "learned", "rates"]
-"""Where predictions come from: a prediction server, rates and what responses taught, or rates only."""
+"""Source of predictions: a prediction server, rates corrected by responses, or rates only."""
 
 
 class LatencyPrediction(msgspec.Struct, frozen=True, eq=False):
     """Arrays by slot, in seconds; NaN for endpoints without a prediction.
 
-    A headroom is the target minus the predicted time. Without a target, it is minus the predicted time, so that the
-    largest headroom is always that of the fastest endpoint. Predicted times are p90 where there is a target, else p50.
+    A headroom is the target, or 0 without a target, minus the predicted time, so that the fastest endpoint always has
+    the largest headroom. The predicted time is p90 with a target, and p50 without.
     """
 
     source: Source
     ttft_seconds: Floats
-    """Time to the first token, or to the end of the response where responses are not streamed: the median (p50)."""
+    """Median (p50) time to the first token, or to the end of the response if responses are not streamed."""
     tpot_seconds: Floats
-    """Time for each further token, likewise."""
+    """Median (p50) time for each further token."""
     ttft_p90_seconds: Floats
-    """Time that nine in ten responses keep, `ttft_seconds` or more; the same where it is not known."""
+    """p90 of the time to the first token; `ttft_seconds` if unknown."""
     tpot_p90_seconds: Floats
-    """Likewise, for each further token."""
+    """p90 of the time for each further token; `tpot_seconds` if unknown."""
     sure: Mask
-    """Whether a server predicted the times, or enough responses of the endpoint or its accelerator class taught them.
-    Elsewhere, p50 and p90 are the times by rates."""
+    """Whether a server predicted the times, or they were learned from enough responses of the endpoint or its
+    accelerator class. Otherwise p50 and p90 are the times by rates."""
     samples: Floats
-    """Responses of the endpoint under like load that taught the times; those of its class do not count."""
+    """Responses of the endpoint under similar load from which the times were learned, without those of its class."""
     ttft_headroom: Floats
-    """0 where the time to the first token does not count."""
+    """Headroom of the time to the first token; 0 if that does not count."""
     tpot_headroom: Floats
-    """0 where the time for further tokens does not count."""
+    """Headroom of the time for further tokens; 0 if that does not count."""
     valid: Mask
-    """Whether the endpoint is expected to meet the targets that the request has."""
+    """Whether the endpoint is expected to meet the targets of the request."""
     dispatched: Floats
     """Requests in flight."""
 
@@ -60,12 +61,12 @@ class LatencyPrediction(msgspec.Struct, frozen=True, eq=False):
             read_only(getattr(self, name))
 
     def at(self, candidates: Candidates) -> "LatencyPrediction":
-        """Return the same for the candidates, in their order."""
+        """Return the predictions of the candidates, in their order."""
         slots = candidates.slots
         return LatencyPrediction(self.source, *(getattr(self, name)[slots] for name in self.__struct_fields__[1:]))
 
     def source_at(self, slot: int) -> Source:
-        """Return where the times of a slot come from."""
+        """Return the source of the times of a slot."""
         return "rates" if self.source == "learned" and not self.sure.item(slot) else self.source
 
     @property
@@ -81,20 +82,20 @@ class LatencyPrediction(msgspec.Struct, frozen=True, eq=False):
 
 
 LATENCY_PREDICTION: DataKey[LatencyPrediction] = DataKey("latency-prediction", "predicted-latency-producer")
-"""Predicted latency of the request at each endpoint; missing where nothing is known."""
+"""Predicted latency of the request at each endpoint; missing without any prediction."""
 
 
 class ObservedLatency(msgspec.Struct, frozen=True, eq=False):
-    """Measured times to the first token, in seconds, by slot; 0 for unknown ones."""
+    """Measured times to the first token, in seconds, by slot; 0 if unknown."""
 
     values: NDArray[np.float64]
-    """One line for each slot: the fields below."""
+    """One row for each slot, with the fields below as columns."""
     floor: Floats
-    """Without load."""
+    """Time without load."""
     low: Floats
-    """At low load."""
+    """Time at low load."""
     typical: Floats
-    """At typical load."""
+    """Time at typical load."""
     low_in_flight: Floats
     """Requests in flight at low load."""
     typical_in_flight: Floats
@@ -104,12 +105,12 @@ class ObservedLatency(msgspec.Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, values: NDArray[np.float64]) -> "ObservedLatency":
-        """Return the observations in these lines."""
+        """Return the observations in these rows."""
         read_only(values)
         return cls(values, *values.T)
 
     def at(self, candidates: Candidates) -> "ObservedLatency":
-        """Return the same for the candidates, in their order."""
+        """Return the observations of the candidates, in their order."""
         return ObservedLatency.of(self.values[candidates.slots])
 
 
@@ -126,18 +127,18 @@ _CAPACITY_DATA: Mapping[NormalizeBy, tuple[Datum, ...]] = {
 }
 
 _CAPACITY_RANGE = (1e-6, 1e6)
-"""Plausible relative capacities; beyond them a figure is wrong, and load divided by it may not be finite."""
+"""Range of plausible relative capacities, which also keeps the quotient of load and capacity finite."""
 
 
 def lower_is_better(values: Floats) -> Floats:
-    """Map the lowest value to 1 and the highest to 0, linearly; all equal give 1.
+    """Map the lowest value to 1 and the highest to 0, linearly; equal values give 1.
 
     A candidate with an unknown value (NaN) gets 0.5 if any value is known, and 1 otherwise.
     """
-    low, high = values[values.argmin()], values[values.argmax()]  # NaN where any is
+    low, high = values[values.argmin()], values[values.argmax()]  # NaN if any value is NaN
     if low == high:
         return np.ones(len(values))
-    if low < high:  # not so where a NaN is
+    if low < high:  # false for NaN
         scores: Floats = (high - values) / (high - low)
         return scores
     known = ~np.isnan(values)
@@ -149,7 +150,7 @@ def lower_is_better(values: Floats) -> Floats:
 def lowest_over(values: Floats) -> Floats:
     """Return the lowest value divided by each; 0 for infinite values.
 
-    Values are 0 or more. If the lowest is 0, it gets 1 and any other 0.
+    Values are 0 or more. If the lowest value is 0, it gets 1, and the others get 0.
     """
     lowest = values.item(values.argmin()) if len(values) else inf
     if lowest == inf:
@@ -158,7 +159,7 @@ def lowest_over(values: Floats) -> Floats:
 
 
 class LoadParameters(Parameters, frozen=True):
-    """The capacity to divide load by."""
+    """Capacity by which load is divided."""
 
     normalize_by: NormalizeBy = ""
     """Divide the load by the endpoint's capacity, so that one request weighs more on a small device than on a large
@@ -201,20 +202,20 @@ def _usable(capacity: Floats) -> Floats:
 
 
 class DynamicScore(msgspec.Struct, frozen=True, kw_only=True):
-    """A score of one name, as far as it bears on an endpoint."""
+    """Values of one score that apply to an endpoint."""
 
     value: float = nan
-    """Of the most specific level but for devices; NaN for none."""
+    """Value of the most specific level except devices; NaN if there is none."""
     per_pod: bool = False
-    """Whether that is the level of pods, before which devices do not count."""
+    """Whether `value` is that of the pod, which takes precedence over devices."""
     devices: tuple[Mapping[str, float], ...] = ()
-    """Values of devices by their id or kind, in lower case: those on the endpoint's node before those of any node."""
+    """Values by id or kind of device, in lower case: first those of the endpoint's node, then those of any node."""
     expired: bool = False
-    """Whether there was a value, and its validity has passed."""
+    """Whether a value has expired."""
 
 
 class DynamicScores(msgspec.Struct, frozen=True, kw_only=True):
-    """Scores that bear on an endpoint."""
+    """Scores that apply to an endpoint."""
 
     by_name: Mapping[str, DynamicScore] = msgspec.field(default_factory=dict)
 
@@ -225,23 +226,18 @@ DYNAMIC_SCORES: Attribute[DynamicScores] = Attribute("dynamic_scores", NO_DYNAMI
 
 
 class DynamicScoreColumn:
-    """The values of one score for each slot, joined again only when scores or hardware change."""
+    """Cached values of one score for each slot, which are computed again when scores or hardware change."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._of: tuple[object, object] | None = None
+        self._sources: tuple[object, object] = None, None
         self._values: Floats = np.empty(0)
 
     def of(self, snapshot: Snapshot) -> Floats:
-        """Return the values, NaN for none: pod before device before node, app and cluster."""
-        found = (snapshot.attributes.get(DYNAMIC_SCORES.name), snapshot.attributes.get(ACCELERATOR.name))
-        if (
-            self._of is None
-            or self._of[0] is not found[0]
-            or self._of[1] is not found[1]
-            or (len(self._values) != snapshot.capacity)
-        ):
-            self._of = found
+        """Return the values, or NaN: of the pod, else of devices, else of node, app or cluster."""
+        sources = snapshot.attributes.get(DYNAMIC_SCORES.name), snapshot.attributes.get(ACCELERATOR.name)
+        if len(self._values) != snapshot.capacity or any(map(is_not, sources, self._sources)):
+            self._sources = sources
             self._values = self._joined(snapshot.records(DYNAMIC_SCORES), snapshot.records(ACCELERATOR))
         return self._values
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An immutable view of the datastore: columns indexed by slot, one slot for each endpoint.
 
-A slot belongs to an endpoint for as long as it is in the pool, so that indexes kept beside the datastore
-(a prefix index's bit masks, say) can use the slot number as the endpoint's name.
+An endpoint keeps its slot while it is in the pool, so that other indexes, such as the bit masks of a prefix index, can
+identify it by the slot.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -60,21 +60,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A number for every endpoint."""
+    """Definition of a column, which has one number for each endpoint."""
 
     name: str
     unit: str
     unknown: float = field(default=nan, compare=False)  # NaN is equal to nothing
     """The value of an endpoint without a report."""
     default_producer: str = ""
-    """Plugin type that is instantiated when a configured plugin reads this and no plugin writes it; empty for none."""
+    """Plugin type that is added if a configured plugin reads the column and no plugin writes it; empty for none."""
     lasting: bool = False
-    """Whether it holds on when the endpoint reports no more: a size, or a counter."""
+    """Whether values stay valid without further reports, such as sizes and counters."""
     declared_producer: str = ""
-    """Plugin type that a configuration must declare if a plugin reads this, as it needs a source; empty for none."""
+    """Plugin type that a configuration must declare to use the column, because it needs a source; empty for none."""
 
     def __hash__(self) -> int:
-        """Return the hash of the name: reports have columns as keys."""
+        """Return the hash of the name, because columns are keys of reports."""
         return hash(self.name)
 
 
@@ -87,46 +87,46 @@ KV_USAGE = Column("kv_usage", "0..1")
 KV_BLOCK_TOKENS = Column("kv_block_tokens", "tokens", lasting=True)
 """Tokens in one KV block of the engine."""
 KV_BLOCKS = Column("kv_blocks", "blocks", lasting=True)
-"""KV blocks that the engine has in all."""
+"""Number of KV blocks of the engine."""
 PREFIX_QUERY_TOKENS = Column("prefix_query_tokens", "tokens", lasting=True)
 """Prompt tokens looked up in the engine's prefix cache since it started."""
 PREFIX_HIT_TOKENS = Column("prefix_hit_tokens", "tokens", lasting=True)
-"""Of those, tokens found."""
+"""Prompt tokens found in the engine's prefix cache since it started."""
 METRICS_AT = Column("metrics_at", "seconds on the clock")
-"""When the endpoint last reported."""
+"""Time of the last report of the endpoint."""
 LOAD_AT = Column("load_at", "seconds on the clock")
-"""When its report last changed, from which on other requests may have come: the report of a busy engine that stays the
-same is an old one, kept by a cache, say."""
+"""Time of the last change of the report. An unchanged report of a busy engine is an old one, for example from a cache:
+other clients may have sent requests since."""
 IN_FLIGHT = Column("in_flight", "requests", 0.0)
-"""Requests whose response has not ended: of this picker, inherited ones, and those of peers that share state."""
+"""Requests without a complete response: of this picker, inherited ones, and those of peers that share state."""
 INHERITED = Column("inherited", "requests", 0.0)
-"""Of the requests in flight, those from before this picker started or took over."""
+"""Requests in flight from before this picker started or took over."""
 PEER_REQUESTS = Column("peer_requests", "requests", 0.0)
-"""Of the requests in flight, those of other pickers that share their state."""
+"""Requests in flight of other pickers that share state."""
 IN_FLIGHT_TOKENS = Column("in_flight_tokens", "tokens", 0.0, "inflight-load-producer")
-"""Uncached prompt tokens that this picker, and others that share their state, sent there without a first token yet."""
+"""Uncached prompt tokens of requests of this picker, and of peers that share state, that have no first token yet."""
 PEER_TOKENS = Column("peer_tokens", "tokens", 0.0)
-"""Of these, those of other pickers."""
+"""Part of IN_FLIGHT_TOKENS from other pickers."""
 SERVED = Column("served", "requests", 0.0)
-"""Requests that this picker sent there and that have ended."""
+"""Requests of this picker that have ended."""
 FAILED = Column("failed", "requests", 0.0)
-"""Of those, the ones whose response had a status of 500 or more."""
+"""Requests of this picker that have ended with a status of 500 or more."""
 LAST_PICKED = Column("last_picked", "sequence number", 0.0)
 """Sequence number of the last pick; 0 for none."""
 ROUND_TRIP = Column("round_trip", "seconds", lasting=True)
-"""Time of a round trip to the endpoint, as the last connection for polls took."""
+"""Round-trip time to the endpoint, measured with the last connection for polls."""
 ANSWERS, SILENT, REFUSES = 1.0, 0.5, 0.0
 GPU_UTILIZATION = Column("GPUUtilization", "0..1")
-"""Share of the time in which the busiest GPU behind the endpoint did something."""
+"""Share of time in which the busiest GPU of the endpoint was active."""
 _OF_CLUSTERS = "multicluster-metrics-extractor"
 CLUSTER_KV_USAGE = Column("llm-d.ai/multicluster-kv-cache-utilization", "0..1", declared_producer=_OF_CLUSTERS)
 """Mean KV cache utilization in the cluster behind the endpoint."""
 CLUSTER_QUEUE = Column("llm-d.ai/multicluster-queue-size", "requests", declared_producer=_OF_CLUSTERS)
-"""Mean number of requests that wait at an endpoint of the cluster behind the endpoint."""
+"""Mean number of waiting requests of the endpoints in the cluster behind the endpoint."""
 REACHABLE = Column("reachable", "0..1", ANSWERS)
-"""ANSWERS; SILENT while it takes connections and does not answer; REFUSES while it cannot answer any request."""
+"""ANSWERS; SILENT while it accepts connections but does not answer; REFUSES while it cannot answer any request."""
 AVOIDED = Column("avoided", "0 or 1", 0.0)
-"""1 while the endpoint is suspected or ejected, as requests failed there."""
+"""1 while the endpoint is suspected or ejected because of failed requests."""
 
 REQUEST_COLUMNS = (
     IN_FLIGHT,
@@ -139,7 +139,7 @@ REQUEST_COLUMNS = (
     LAST_PICKED,
     AVOIDED,
 )
-"""Columns that each picker process fills from its own requests, and from those that others share with it."""
+"""Columns that each picker process fills from its own requests, and from those that peers share."""
 CORE_COLUMNS = (
     WAITING,
     RUNNING,
@@ -156,9 +156,9 @@ CORE_COLUMNS = (
 
 
 def column_named(name: str, producer: str | None = "") -> Column:
-    """Return the column that is known by that name, or one that only some extractor knows of.
+    """Return the predefined column of this name, or else a column of an extractor.
 
-    Without a producer (None), the name may end in one: `GPUUtilization/dcgm-extractor`.
+    If `producer` is None, the name may end with a producer: `GPUUtilization/dcgm-extractor`.
     """
     if producer is None and "/" in name:
         name = name.rpartition("/")[0]
@@ -168,41 +168,41 @@ def column_named(name: str, producer: str | None = "") -> Column:
 
 @dataclass(frozen=True, slots=True)
 class Attribute(Generic[T]):
-    """A record for every endpoint."""
+    """Definition of an attribute, which has one record for each endpoint."""
 
     name: str
     unknown: T = field(hash=False)
     """The value of an endpoint without a report."""
     default_producer: str = ""
-    """Plugin type that is instantiated when a configured plugin reads this and no plugin writes it; empty for none."""
+    """Plugin type that is added if a configured plugin reads the attribute and no plugin writes it; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoraState:
-    """Adapters on an endpoint, by name."""
+    """Names of LoRA adapters of an endpoint."""
 
     running: frozenset[str] = frozenset()
     waiting: frozenset[str] = frozenset()
     max_adapters: int = 0
-    """Adapters that fit at once; 0 when the endpoint serves none."""
+    """Maximum number of loaded adapters; 0 if the endpoint serves none."""
     loaded: tuple[str, ...] = ()
-    """Those that ran last, as many as fit, the latest first: an engine keeps them, and reports only those in use."""
+    """Last used adapters, at most `max_adapters`, the latest first; an engine keeps these, but reports only some."""
 
 
 def adapters_in_use(states: tuple[LoraState, ...]) -> frozenset[str]:
-    """Return the adapters that run or wait at any endpoint."""
+    """Return the running and waiting adapters of all endpoints."""
     return frozenset().union(*(state.running | state.waiting for state in states))
 
 
 LORA: Attribute[LoraState] = Attribute("lora", LoraState())
 """LoRA adapters of an endpoint."""
 MODELS: Attribute[frozenset[str]] = Attribute("models", frozenset())
-"""Names of the models that the endpoint says it serves."""
+"""Names of the models that the endpoint reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Location of an endpoint; empty for unknown."""
+    """Location of an endpoint; empty if unknown."""
 
     host: str = ""
     rack: str = ""
@@ -215,15 +215,14 @@ TOPOLOGY: Attribute[Topology] = Attribute("topology", Topology(), "topology-extr
 """Location of an endpoint."""
 
 ACCELERATOR: Attribute[AcceleratorTag] = Attribute("accelerator", NO_TAG, "accelerator-data-source")
-"""Hardware of an endpoint; `tag_numbers` and `tag_mask` make arrays of it."""
+"""Hardware of an endpoint; `tag_numbers` and `tag_mask` convert it to arrays."""
 
 NODE_NAME = "metadata.name"
-"""Name of a node among its labels."""
+"""Key of the name of a node among its labels."""
 NODE_LABELS: Attribute[Mapping[str, str]] = Attribute("node_labels", MappingProxyType({}), "accelerator-data-source")
-"""Labels of the node of an endpoint, and its name as `metadata.name`; none for an unknown node."""
+"""Labels of the node of an endpoint, and its name as `metadata.name`; empty for an unknown node."""
 
 CORE_ATTRIBUTES: tuple[Attribute[Any], ...] = (LORA, MODELS, TOPOLOGY, ACCELERATOR, NODE_LABELS)
-
 
 _NO_SLOTS: Positions = np.empty(0, dtype=np.intp)
 
@@ -232,25 +231,25 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
     """All endpoints and their data at one moment; arrays are read-only and indexed by slot."""
 
     generation: int = 0
-    """Grows whenever anything in the datastore changed."""
+    """Number that increases with each change of the datastore."""
     slots: Positions = msgspec.field(default_factory=lambda: _NO_SLOTS)
-    """Slots in use, ascending."""
+    """Used slots, ascending."""
     available: Positions = msgspec.field(default_factory=lambda: _NO_SLOTS)
-    """Slots of endpoints that answer and are not avoided. If that is empty, all that answer; if that is empty too, the
-    silent ones, because the picker itself may be slow."""
+    """Slots of endpoints that answer and are not avoided; if there are none, all that answer; if there are none either,
+    the silent ones, because the picker itself may be slow."""
     endpoints: Records[Endpoint | None] = msgspec.field(default_factory=lambda: Records[Endpoint | None](()))
     columns: Mapping[str, Floats] = msgspec.field(default_factory=dict)
     attributes: Mapping[str, Records[Any]] = msgspec.field(default_factory=dict)
     dry_run: bool = False
-    """Whether it is for simulated requests: plugins learn nothing from it."""
+    """Whether it is for simulated requests, from which plugins must not learn."""
 
     @property
     def capacity(self) -> int:
-        """The length of every column: slots in use and free ones."""
+        """Length of all columns, including free slots."""
         return len(self.endpoints.values)
 
     def column(self, column: Column) -> Floats:
-        """Return the numbers of all slots; all unknown for a column that no source reports."""
+        """Return the numbers of all slots; unknown values for a column without a source."""
         values = self.columns.get(column.name)
         return np.full(self.capacity, column.unknown) if values is None else values
 
@@ -260,7 +259,7 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
         return Records((attribute.unknown,) * self.capacity) if found is None else found
 
     def derive_ahead(self, derivations: Mapping[str, Iterable[Derivation]]) -> Iterator[None]:
-        """Derive the values that requests will need, by attribute name, in steps of a fraction of a millisecond."""
+        """Repeat derivations, by attribute name, before requests need them, in steps of a fraction of a millisecond."""
         for name, wanted in derivations.items():
             records = self.endpoints if name == ENDPOINTS else self.attributes.get(name)
             if records is not None:
@@ -268,5 +267,5 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
                     yield from records.derive_ahead(derivation)
 
     def age_seconds(self, now: float) -> Floats:
-        """Seconds since each slot's endpoint last reported; NaN for never."""
+        """Return the seconds since the last report of the endpoint of each slot; NaN without a report."""
         return now - self.column(METRICS_AT)

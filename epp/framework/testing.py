@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For tests of plugins: candidates made from plain lists, the rates of their slots, whole profiles, bodies read.
+"""Helpers for tests of plugins: candidates and rates from plain lists, runs of profiles and configurations.
 
 candidates(waiting=[0, 4], labels=[{"zone": "a"}, {}])
 endpoint_rates([8000, 500])
 run_profile([ZoneFilter(), (QueueScorer(), 2)], candidates(waiting=[0, 4])).picked
-read_body(MyParser(), "v1/things", b"{}").prompt
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,10 +37,10 @@ def candidates(
     reported: Mapping[str, Sequence[float]] | None = None,
     **columns: Sequence[float],
 ) -> Candidates:
-    """Return as many candidates as the longest list has entries: slots 0, 1, 2 ..., named e0, e1, e2 ...
+    """Return a candidate for each entry of the longest list: slots 0, 1, 2 ..., named e0, e1, e2 ...
 
-    Core columns go by their names; `reported` are columns beyond those, `records` other attributes. As those of a
-    running picker, the arrays are read-only.
+    `columns` are core columns by name, `reported` other columns, and `records` other attributes. The arrays are
+    read-only, as in a running picker.
     """
     reported, records = reported or {}, dict(records or {})
     if accelerators:
@@ -54,7 +53,7 @@ def candidates(
     known = {column.name: column for column in CORE_COLUMNS}
     unknown = sorted(set(columns) - set(known))
     if unknown:
-        raise ValueError(f"no such column: {', '.join(unknown)}; known are {', '.join(known)}")
+        raise ValueError(f"unknown column: {', '.join(unknown)}; known are {', '.join(known)}")
     arrays = {
         name: np.array(columns[name], dtype=np.float64) if name in columns else np.full(count, column.unknown)
         for name, column in known.items()
@@ -82,7 +81,7 @@ def endpoint_rates(
     ttft_base: Sequence[float] = (),
     ttft_per_token: Sequence[float] = (),
 ) -> EndpointRates:
-    """Return rates of slots 0, 1, 2 ...: tokens a second, and seconds; tokens are generated in no time unless said."""
+    """Return rates of slots 0, 1, 2 ... in tokens per second and seconds; by default, generation takes no time."""
     count = len(prefill)
 
     def column(values: Sequence[float], otherwise: float) -> Floats:
@@ -102,21 +101,21 @@ def endpoint_rates(
 
 
 Member: TypeAlias = Plugin[Any] | tuple[Scorer[Any], float]
-"""A plugin of a profile; a scorer with its weight, or with its default one, which is 1 for most."""
+"""A plugin of a profile; a scorer may have a weight, otherwise its default weight applies."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileRun:
-    """Results of one profile, stage by stage, with endpoints by name."""
+    """Results of one profile by stage, with endpoints by name."""
 
     kept: Mapping[str, tuple[str, ...]]
-    """Endpoints that each filter left, by its name, in order."""
+    """Endpoints that remain after each filter, by name of the filter, in order."""
     scores: Mapping[str, Mapping[str, float]]
     """Scores in [0, 1] before the weight, by scorer and endpoint."""
     totals: Mapping[str, float]
     """Sum of weight times score, by endpoint."""
     picked: tuple[str, ...]
-    """The target, then its fallbacks."""
+    """Name of the target, then those of its fallbacks."""
     problems: Mapping[str, str]
     """Problems of plugins whose results were dropped or changed, by plugin name."""
 
@@ -132,9 +131,9 @@ def run_profile(
 ) -> ProfileRun:
     """Run header hooks and producers, then filters, scorers and the picker of one profile, as for a real request.
 
-    `profile` is a list of plugins, or the text of a configuration file; then `name` is one of its profiles, by default
-    the only one, and `plugins` are classes that it names by type and that are not installed. Without a picker it is
-    `max-score-picker`. Raises the RequestError of a profile that fails, and ConfigurationError for a text.
+    `profile` is a list of plugins, or the text of a configuration file. For a text, `name` is one of its profiles, by
+    default the only one, and `plugins` are classes that it uses and that are not installed. The default picker is
+    `max-score-picker`. Raises the RequestError of a failed profile, and ConfigurationError for an invalid text.
     """
     from epp.config.made_up_runs import profile_run  # noqa: PLC0415  only tests need more than the framework
 
@@ -153,7 +152,8 @@ def run_scheduling(
 ) -> SchedulingResult:
     """Run a whole configuration: the profiles that its profile picker chooses for the request, and the aggregator.
 
-    Arguments and errors are those of `run_profile`; ValueError for headers that the aggregator does not declare.
+    Arguments and errors are those of `run_profile`. Also raises ValueError for headers that the aggregator does not
+    declare.
     """
     from epp.config.made_up_runs import scheduling_run  # noqa: PLC0415  the same
 

@@ -312,7 +312,7 @@ def test_tenants_work_as_they_are_written(walk):
     *_, unknown, missing, _, shed, served, metrics, _, moved, _ = walked.values()
     assert "tenants.yaml: ok" in output_of(walked, "epp check tenants.yaml")
     assert '"code":"invalid_api_key"' in unknown
-    assert "the API key of this request is not known here" in unknown
+    assert "the API key of this request is unknown" in unknown
     assert "this request has no API key" in missing
     assert "status 401" in unknown.splitlines()  # log lines of the gateway may follow
     assert "status 401" in missing.splitlines()
@@ -330,7 +330,7 @@ def test_tf_5_decisions_are_explained_as_it_is_written(walk):
     assert '"text"' in served
     for part in ("affordable: 3 -> 2", "✗ h100: ", "picked", "t4 at 127.0.0.1:8002", "natural, status 200"):
         assert part in first
-    assert "rejected-constraint" in refused or "no model server here is what this request asks for" in refused
+    assert "rejected-constraint" in refused or "no model server meets the requirements of this request" in refused
     assert "429 UnmetConstraintError" in second
     for name in ("h100", "t4", "a100"):
         assert f"✗ {name}: " in second

@@ -34,7 +34,7 @@ schedulingProfiles:
 dataLayer: {{discovery: {{pluginRef: file-discovery}}}}
 """)
 UNMET = (
-    "no model server here is what this request asks for (hardware, price or labels), and to retry does not help: "
+    "no model server meets the requirements of this request (hardware, price, labels), and a retry does not help: "
     "ask for less"
 )
 EMPTY = "no model server is available for this request: retry later"
@@ -71,7 +71,7 @@ async def test_gie_10_each_reason_has_its_status_header_sentence_and_time_to_wai
         assert unavailable[3] == "no model server that can take this request is ready: retry later"
         stale = await refused(world, "stale")
         assert stale[:3] == (503, "rejected-stale", "1")
-        assert stale[3].startswith("nothing recent is known of the model servers")
+        assert stale[3].startswith("there are no recent data about the model servers")
         assert (await refused(world, "half-open"))[:2] == (429, "rejected-constraint")
         assert await world.ask("anybody?", extra_headers={"EPP-Profile": "open"}) in {"a", "b"}
         replace(path, "endpoints: []\n")

@@ -138,7 +138,7 @@ async def test_unknown_key_is_refused_in_the_words_of_the_api_where_the_operator
         status, _, body = await front.ask("unknown", **bearer(OTHER))
         assert status == 401
         assert (body["error"]["type"], body["error"]["code"]) == ("authentication_error", "invalid_api_key")
-        assert body["error"]["message"] == "the API key of this request is not known here: send a valid one"
+        assert body["error"]["message"] == "the API key of this request is unknown: send a valid one"
         status, _, body = await front.ask("none", **{FLOW: "high-team"})
         assert (status, body["error"]["code"]) == (401, "invalid_api_key")
         assert "send the header 'authorization' with 'Bearer' and the key" in body["error"]["message"]

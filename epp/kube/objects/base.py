@@ -20,7 +20,7 @@ T = TypeVar("T")
 P = TypeVar("P", bound="Part")
 
 _QUANTITY_CHARACTERS = 64
-_QUANTITY_REMEDY = "write a number, with k, M, G, T, Ki, Mi, Gi or Ti if need be"
+_QUANTITY_REMEDY = "write a number, optionally with k, M, G, T, Ki, Mi, Gi or Ti"
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -55,13 +55,13 @@ REASONS = {
     "unfinished-scorer": "lacks score",
     "nameless-scorer": "has no plugin_type",
     "function-scorer": "is not a subclass of Plugin",
-    "other-name-scorer": "of type 'good-scorer': make them equal",
+    "other-name-scorer": "whose type is 'good-scorer': make them equal",
     "lost-scorer": "AttributeError: module 'third_party' has no attribute 'Lost'",
     "absent-scorer": "No module named 'a_module_that_nobody_has' (third_party_absent.py:1)",
     "broken-scorer": "KeyError: 'mode' (third_party_broken.py:4)",
     "exiting-scorer": "SystemExit: run me as a script (third_party_exits.py:1)",
     "misspelt-scorer": "SyntaxError: invalid syntax (third_party_misspelt.py, line 1)",
-    "queue-scorer": "is one of inference-epp itself: rename that of third-party",
+    "queue-scorer": "belongs to inference-epp itself: rename the type of third-party",
     "twice-scorer": "registered twice, by fourth-party (third_party:Other) and third-party (third_party:Good)",
 }
 

@@ -129,8 +129,8 @@ flowControl:
         "11:20: schedulingProfiles[0].plugins[1].weight: is true; write a number",
         "13:3: dataLayer.injectDefaults: is 'no'; write true or false",
         (
-            "15:3: flowControl.maxBytes: '-5' is not a quantity: write 0 or more, with k, M, G, T, Ki, Mi, Gi or Ti if "
-            "need be"
+            "15:3: flowControl.maxBytes: '-5' is not a quantity: write 0 or more, optionally with k, M, G, T, Ki, Mi, "
+            "Gi or Ti"
         ),
         "16:3: flowControl.maxRequests: write a number, or a quantity such as 10Gi",
         "17:3: flowControl.defaultRequestTTL: write a duration such as 60s or 1m30s",

@@ -226,7 +226,7 @@ async def test_gie_11_new_version_is_taken_once(following):
         (NO_PLUGIN, "c.yaml:3:12: plugins[0].type: plugin type 'nope' is not registered"),
         (
             HEAD + "plugins: [{type: odd, name: o, parameters: {trouble: true}}]",
-            "c.yaml:3:11: plugins[0]: plugin 'o': failed as it was built: ZeroDivisionError: one by nothing",
+            "c.yaml:3:11: plugins[0]: plugin 'o': failed to initialize: ZeroDivisionError: one by nothing",
         ),
     ],
 )

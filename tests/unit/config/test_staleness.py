@@ -106,7 +106,7 @@ def test_gie_10_status_of_unmet_constraints_and_failing_open_are_keys_of_a_profi
     assert (refused.value.status, refused.value.reason) == (404, "rejected-constraint")
     assert scored(f"{{{FILTERED}, failOpen: true}}", plugins=GOLD) == [1.0, 0.0]
     assert scored(f"{{{FILTERED}, failOpen: [constraint]}}", plugins=GOLD) == [1.0, 0.0]
-    with pytest.raises(RequestError, match="to retry does not help"):
+    with pytest.raises(RequestError, match="a retry does not help"):
         scored(f"{{{FILTERED}, failOpen: [saturation, stale]}}", plugins=GOLD)
 
 

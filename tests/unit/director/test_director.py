@@ -36,7 +36,7 @@ def test_request_is_routed_and_its_endpoint_is_credited():
 def test_last_hook_adds_headers_that_it_declares():
     routing = World("{type: adds, parameters: {declared: [x-one]}}").route()
     assert routing.result.destination.headers == {"x-one": routing.result.targets[0].name}
-    with pytest.raises(PluginFailedError, match=r"\['x-one'\], which its `sets_headers` does not name"):
+    with pytest.raises(PluginFailedError, match=r"\['x-one'\], which are not in its `sets_headers`"):
         World("{type: adds, parameters: {declared: [x-two]}}").route()
 
 

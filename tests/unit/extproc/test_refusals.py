@@ -14,13 +14,13 @@ from tests.support.exchanges import BODY, in_modes, new_bench, request_body, req
 
 CHAT = "/v1/chat/completions"
 JSON = {"content-type": "application/json"}
-FAILED = "the gateway failed on this request: retry, and if it fails again, tell the operator of this service"
+FAILED = "the gateway failed on this request: retry, and if it fails again, contact the operator of this service"
 NO_ROOM = (
-    "no model server can take this request now: all are too busy, or none is what it asks for; retry later, "
+    "no model server can take this request now: all are too busy, or none meets its requirements; retry later, "
     "or ask for less"
 )
 UNMET = (
-    "no model server here is what this request asks for (hardware, price or labels), and to retry does not help: "
+    "no model server meets the requirements of this request (hardware, price, labels), and a retry does not help: "
     "ask for less"
 )
 
@@ -99,7 +99,7 @@ CASES = [
     member("mixed prompt", b'{"model":"m","prompt":["a",1]}', "prompt", "mixes types: send a string, an array of strings, an array of token ids or an array of arrays of token ids", path="/v1/completions"),
     Case("too large", b"x" * 201, 413, "the request body is larger than 200 bytes, the limit here: send a smaller one"),
     Case("unknown path", BODY, 400, "path '/v1/nope' belongs to no API that is served here: correct the URL", path="/v1/nope", code="unknown_url", config=config()),
-    Case("unreadable header", BODY, 400, "request cannot be admitted: header 'x-epp-accelerator-min-memory': 'lots' is not a quantity: write 0 or more, with k, M, G, T, Ki, Mi, Gi or Ti if need be", headers={"x-epp-accelerator-min-memory": "lots"}, config=HARDWARE),
+    Case("unreadable header", BODY, 400, "request cannot be admitted: header 'x-epp-accelerator-min-memory': 'lots' is not a quantity: write 0 or more, optionally with k, M, G, T, Ki, Mi, Gi or Ti", headers={"x-epp-accelerator-min-memory": "lots"}, config=HARDWARE),
     Case("unknown header", BODY, 400, "request cannot be admitted: header 'x-epp-accelerator-vendr' is not known; did you mean 'x-epp-accelerator-vendor'?", headers={"x-epp-accelerator-vendr": "nvidia"}, config=HARDWARE),
     Case("unknown profile", BODY, 400, "header 'EPP-Profile' names profile 'cheap\\x1b[0m', which does not exist; profiles are default", headers={"epp-profile": "cheap\x1b[0m"}, config=config("header-profile-handler")),
     Case("none in the subset", BODY, 503, "no model server is available for this request: retry later", type="server_error", reason="rejected-no-endpoints", wait="5", endpoints=("10.9.9.9",)),

@@ -224,7 +224,7 @@ def test_request_whose_target_passes_while_it_waits_is_told_at_once():
     front.flow.dispatch()
     assert isinstance(hasty.error, TargetMissedError)
     assert (hasty.error.status, hasty.error.reason) == (429, "rejected-ttl-expired")
-    assert "first token within the time that it asked for: it has waited 2.0 s" in hasty.error.message
+    assert "first token within the requested time: it has waited 2.0 s" in hasty.error.message
     assert hasty.error.retry_after_seconds == 1
     assert waiting(hasty, patient, anybody) == [patient, anybody]
     assert heard.outcomes[-1] == (hasty.request.id, Outcome.EVICTED_TTL, 2.0)

@@ -8,7 +8,7 @@ from epp.framework.refusals import Breach
 
 SATURATED, NOBODY = "rejected-saturated", "rejected-no-endpoints"
 UNMET = (
-    "no model server here is what this request asks for (hardware, price or labels), and to retry does not help: "
+    "no model server meets the requirements of this request (hardware, price, labels), and a retry does not help: "
     "ask for less"
 )
 TOO_MANY_BYTES = (
@@ -26,14 +26,14 @@ GROUPS = {
     ],
     (401, None, "Unauthorized"): [
         (errors.UnauthorizedError("who?"), "who?"),
-        (errors.UnknownApiKeyError(), "the API key of this request is not known here: send a valid one"),
+        (errors.UnknownApiKeyError(), "the API key of this request is unknown: send a valid one"),
         (
             errors.WithoutApiKeyError("x-api-key"),
             "this request has no API key: send the header 'x-api-key' with the key",
         ),
         (
             errors.UnknownClientError(),
-            "this request is of no client that is known here: ask the operator of this API for access",
+            "this request belongs to no known client: ask the operator of this API for access",
         ),
     ],
     (403, None, "Forbidden"): [(errors.ForbiddenError("no"), "no")],
@@ -42,7 +42,7 @@ GROUPS = {
     (503, "superseded", "ServiceUnavailable"): [
         (
             refusals.SupersededError(),
-            "the gateway in front has sent this request again, and that attempt is served instead of this one",
+            "the gateway in front has retried this request, and that attempt is served instead of this one",
         )
     ],
     (412, None, "PreconditionFailed"): [
@@ -55,7 +55,10 @@ GROUPS = {
         )
     ],
     (408, "rejected-body-timeout", "RequestTimeout"): [
-        (refusals.BodyTimeoutError(), "the rest of the request body did not come in time: send it without long pauses")
+        (
+            refusals.BodyTimeoutError(),
+            "the rest of the request body did not arrive in time: send it without long pauses",
+        )
     ],
     (503, "rejected-streams", "ServiceUnavailable"): [
         (refusals.TooManyStreamsError(), "the gateway has too many requests under way: retry later")
@@ -77,13 +80,13 @@ GROUPS = {
         )
     ],
     (502, None, "BadGateway"): [
-        (errors.BadResponseError(9, 99), "the model server gave a response that the gateway does not pass on")
+        (errors.BadResponseError(9, 99), "the model server sent a response that the gateway does not forward")
     ],
     (429, SATURATED, "ResourceExhausted"): [
         (
             refusals.SaturatedError(),
             (
-                "no model server can take this request now: all are too busy, or none is what it asks for; "
+                "no model server can take this request now: all are too busy, or none meets its requirements; "
                 "retry later, or ask for less"
             ),
         ),
@@ -102,7 +105,7 @@ GROUPS = {
     (503, "rejected-stale", "ServiceUnavailable"): [
         (
             refusals.StaleDataError(),
-            "nothing recent is known of the model servers that can take this request: retry later",
+            "there are no recent data about the model servers that can take this request: retry later",
         )
     ],
     (429, "rejected-quota", "ResourceExhausted"): [
@@ -122,7 +125,7 @@ GROUPS = {
         (
             refusals.TargetMissedError("it has waited 2.0 s"),
             (
-                "the request cannot have its first token within the time that it asked for: it has waited 2.0 "
+                "the request cannot have its first token within the requested time: it has waited 2.0 "
                 "s; retry later, or allow more time"
             ),
         ),
@@ -149,7 +152,7 @@ GROUPS = {
     (500, None, "Internal"): [
         (
             errors.PluginFailedError("p", "boom"),
-            "the gateway failed on this request: retry, and if it fails again, tell the operator of this service",
+            "the gateway failed on this request: retry, and if it fails again, contact the operator of this service",
         )
     ],
 }

@@ -170,7 +170,7 @@ class Picky(Scorer[Limits]):
 
 
 @pytest.mark.parametrize(
-    ("at_most", "message"), [(1, "1 is too few"), (2, "failed as it was built: LookupError: no such thing (")]
+    ("at_most", "message"), [(1, "1 is too few"), (2, "failed to initialize: LookupError: no such thing (")]
 )
 def test_plugin_that_cannot_be_built_is_a_configuration_error(at_most, message):
     registry = Registry({})

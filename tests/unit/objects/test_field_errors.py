@@ -6,7 +6,7 @@ import pytest
 from tests.support.decoded_objects import decode
 from tests.support.kube.manifests import manifest
 
-QUANTITY = "write a number, with k, M, G, T, Ki, Mi, Gi or Ti if need be"
+QUANTITY = "write a number, optionally with k, M, G, T, Ki, Mi, Gi or Ti"
 
 
 def problem_of(document: dict) -> str:

@@ -117,7 +117,7 @@ def refusal_of(plugin: Tenants, *fields: tuple[str, str]) -> str:
 
 
 REFUSING = {**THREE, "unknown": "Refuse"}
-UNKNOWN, MISSING = "the API key of this request is not known here: send a valid one", "this request has no API key"
+UNKNOWN, MISSING = "the API key of this request is unknown: send a valid one", "this request has no API key"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_without_any_keys_a_fairness_id_is_enough_to_be_known():
     by_id = {"name": "a", "fairnessIds": ["a"]}
     plugin = build_tenants(tenants=[by_id], unknown="Refuse")
     assert refusal_of(plugin, (FAIRNESS, "a"), ("authorization", "Bearer for-the-server")) == ""
-    assert "of no client that is known here" in refusal_of(plugin, (FAIRNESS, "b"))
+    assert "belongs to no known client" in refusal_of(plugin, (FAIRNESS, "b"))
     assert plugin.samples[-1].value == 0  # keys that nobody asked for are not unknown
 
 
