@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hardware of endpoints as plugins see it: tags, arrays of their values, bounds and preferences for requests."""
+"""Hardware of endpoints for plugins: tags, arrays of their values, and bounds and preferences of requests."""

@@ -35,7 +35,7 @@ _LEAST_TFLOPS, _MOST_TFLOPS = 1e-3, 1e9
 def tag_numbers(candidates: Candidates, number: Callable[[AcceleratorTag, *A], float | None], *arguments: *A) -> Floats:
     """Return `number(tag, *arguments)` for each candidate, NaN for None.
 
-    Memoised by function and arguments: `number` is a module-level function or a method, the arguments are hashable.
+    The result is memoised: `number` must be a module-level function or a method, and the arguments hashable.
     """
     return candidates.snapshot.records(ACCELERATOR).derive_numbers(number, *arguments)[candidates.slots]
 
@@ -65,13 +65,13 @@ def _relative_capacity(tags: tuple[AcceleratorTag, ...]) -> Floats:
 
 
 WAKE_UP_INPUTS = (ACCELERATOR, RUNNING, IN_FLIGHT)
-"""Data that the cost is computed from; a plugin that uses `WakeUpCost` reads them."""
+"""Inputs of the cost; a plugin that uses `WakeUpCost` must read them."""
 
 
 class WakeUpCost:
-    """`memory` or `disk` for each candidate that is frozen there, 0 for the others.
+    """Cost `memory` or `disk` for each candidate that is frozen there, and 0 for the others.
 
-    An endpoint with requests in flight or running is awake, or about to be.
+    An endpoint with running requests or requests in flight is awake, or will be soon.
     """
 
     def __init__(self, memory: float, disk: float) -> None:
@@ -107,7 +107,7 @@ class PlacementTemplate(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     mode: PlacementMode = PlacementMode.NODE_COMPACT
     most_connections: int | None = None
-    """Requests on one GPU at which it gets no more; None for no limit."""
+    """Maximum number of requests on one GPU; None for no limit."""
     zone_label: str = ""
     """Label of nodes that all legs of a request must share; empty for none."""
     allow_local_gpu: bool = True
@@ -115,7 +115,7 @@ class PlacementTemplate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndpointPlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """Templates, as seen from an endpoint."""
+    """Placement templates for an endpoint."""
 
     own: str = ""
     templates: Mapping[str, PlacementTemplate] = MappingProxyType({})
@@ -123,14 +123,13 @@ class EndpointPlacement(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it runs on the node of its GPUs."""
 
     def template(self, name: str) -> PlacementTemplate | None:
-        """Return the template of that name, or the endpoint's own one for an empty name; None if there is none."""
+        """Return the template of this name, or that of the endpoint for an empty name; None if there is none."""
         return self.templates.get(name or self.own)
 
 
 NO_PLACEMENT = EndpointPlacement()
 PLACEMENT: Attribute[EndpointPlacement] = Attribute("placement", NO_PLACEMENT, "accelerator-data-source")
-"""Placement templates of the cluster, and the one of the endpoint."""
-
+"""Placement templates of the cluster, and that of the endpoint."""
 
 UNKNOWN_SCORE = 0.5
 USAGE_INPUTS = (KV_USAGE, GPU_UTILIZATION, *LOAD_INPUTS)
@@ -146,8 +145,8 @@ class GpuUsageParameters(Parameters, frozen=True):
     max_num_seqs: Count = 256
     """Running requests at which an engine is fully used; for endpoints without a GPU allocator that reports usage."""
     use_virtual_capacity: bool = False
-    """Count what TensorFusion sells on nodes with more virtual than physical capacity, which fit more requests but
-    slow each other down; by default what these nodes have."""
+    """Use the virtual capacity of oversubscribed TensorFusion nodes, on which more requests fit but slow each other
+    down; by default the physical capacity."""
 
     def __post_init__(self) -> None:
         require_weights({"vramWeight": self.vram_weight, "tflopsWeight": self.tflops_weight})
@@ -175,13 +174,13 @@ def used_share(candidates: Candidates, parameters: GpuUsageParameters) -> tuple[
 
 
 def estimated_share(candidates: Candidates, parameters: GpuUsageParameters) -> tuple[Floats, Mask]:
-    """Return the same, where an unknown share is estimated from requests in flight."""
+    """Return the same, with estimates from requests in flight for unknown shares."""
     used, empty = used_share(candidates, parameters)
     return np.minimum(fill_unknown(used, candidates, per_request=1.0 / parameters.max_num_seqs), 1.0), empty
 
 
 def _fraction(tag: AcceleratorTag, attribute: str, suffix: str) -> float | None:
-    """Return the attribute, infinity for a capacity of 0, None if not reported."""
+    """Return the attribute; infinity for a capacity of 0, and None if it is not reported."""
     value = tag.attributes.get(attribute + suffix, tag.attributes.get(attribute))
     if not isinstance(value, int | float):
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CEL expressions that select devices in the dialect of Kubernetes' dynamic resource allocation (DRA)."""
+"""CEL expressions that select devices, as in Kubernetes' dynamic resource allocation (DRA)."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ MAX_TOKENS = 512
 
 _OPERATORS = ("_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_", "_&&_", "_||_", "!_", "@in", "_[_]", "_?_:_")
 _FUNCTIONS = ("startsWith", "endsWith", "contains", "matches")
-# Without the macros that loop, each part of an expression is evaluated at most once: its size bounds its cost.
+# Without macros that loop, each part of an expression is evaluated at most once, so its size limits its cost.
 _LIBRARY = "stdlib:\n  include_macros: [has]\n  include_functions:\n" + "".join(
     f'    - name: "{name}"\n' for name in (*_OPERATORS, *_FUNCTIONS)
 )
@@ -31,9 +31,9 @@ _SEMVER = re.compile(r"\d+(?:\.\d+){0,2}")
 class DeviceExpression:
     """A compiled expression, whose evaluation time is bounded by its length.
 
-    Supported are `device.driver`, `device.attributes["domain"].name`, `device.capacity["domain"].name`, the operators
+    It supports `device.driver`, `device.attributes["domain"].name`, `device.capacity["domain"].name`, the operators
     `&& || ! == != < <= > >= in ?:`, `has()`, `quantity("40Gi")` and `semver("9.0.0")` with `compareTo`, `isLessThan`
-    and `isGreaterThan`, and on texts `lowerAscii`, `startsWith`, `endsWith`, `contains` and `matches`.
+    and `isGreaterThan`, and for strings `lowerAscii`, `startsWith`, `endsWith`, `contains` and `matches`.
     """
 
     def __init__(self, source: str, *, place: str) -> None:
@@ -49,7 +49,7 @@ class DeviceExpression:
             raise ValueError(f"{place}: unsupported expression{_position(str(error))}") from error
         gives = self._program.return_type()
         if not (gives == cel.Type.BOOL or gives == cel.Type.DYN):  # noqa: PLR1714  its types cannot be hashed
-            raise ValueError(f"{place} gives a {gives.name()}; it must give true or false")
+            raise ValueError(f"{place} returns {gives.name()}; it must return true or false")
         # As in Kubernetes, an unknown domain is empty when indexed, and absent for `in`.
         self._domains = {text[1:-1] for text in {*_INDEXED.findall(source)} - {*_SOUGHT.findall(source)}}
 
@@ -113,10 +113,12 @@ def _environment(cel: Any) -> Any:
 
 def _check_size(source: str, place: str) -> None:
     if len(source) > MAX_CHARACTERS:
-        raise ValueError(f"{place} has {len(source)} characters; {MAX_CHARACTERS} is the most: make it shorter")
+        raise ValueError(f"{place} has {len(source)} characters; the maximum is {MAX_CHARACTERS}: make it shorter")
     tokens = sum(1 for _ in _TOKEN.finditer(source))
     if tokens > MAX_TOKENS:
-        raise ValueError(f"{place} has {tokens} names, values and operators; {MAX_TOKENS} is the most: make it simpler")
+        raise ValueError(
+            f"{place} has {tokens} names, values and operators; the maximum is {MAX_TOKENS}: make it simpler"
+        )
 
 
 def _check_literals(source: str, place: str) -> None:

@@ -16,32 +16,32 @@ from epp.framework.quantities import NOMINAL_TOLERANCE, canonical_mig_name, comp
 from epp.framework.snapshot import ACCELERATOR
 
 NO_ACCELERATOR = "no-accelerator"
-"""Reason for the rejection of a CPU by any bound on accelerators."""
+"""Reason for the rejection of CPUs by any bound on accelerators."""
 
 _EVERY_SLICE = 7
 _ROUNDING = 1 + 1e-9
-"""Sums of prices are not exact: 3 * 0.1 is no more than 0.3."""
+"""Tolerance for sums of prices, so that 3 * 0.1 does not exceed 0.3."""
 
 Finding = tuple[str, str | None]
-"""A violated bound with the reason, or with None for an unknown property."""
+"""A violated bound and the reason, which is None for an unknown property."""
 
 
 def rejection(tag: AcceleratorTag, selection: Selection, unknown_passes: frozenset[str] = frozenset()) -> str | None:
-    """Return the reason for a rejection, as a clause such as `memory 16 GiB is below 40 GiB`; None for none.
+    """Return the reason for a rejection, such as `memory 16 GiB is below 40 GiB`; None if there is none.
 
-    Unknown properties are rejected, except by the bounds in `unknown_passes`, spelled as in files: `minMemory`.
+    Unknown properties are rejected, except by the bounds in `unknown_passes`, which are named as in files: `minMemory`.
     """
     found = _verdict(tag, selection, unknown_passes)
     if found is None:
         return None
     bound, reason = found
-    return reason or f"not known whether within {bound}"
+    return reason or f"unknown whether within {bound}"
 
 
 def fit_mask(candidates: Candidates, selection: Selection, unknown_passes: frozenset[str] = frozenset()) -> Mask:
     """Return true for each candidate within the bounds.
 
-    Equal accelerators are checked once, since bounds can come with each request.
+    Equal accelerators are checked once, because each request can have its own bounds.
     """
     if not selection.has_bounds:
         return np.ones(len(candidates), dtype=np.bool_)
@@ -56,9 +56,9 @@ def count_mismatches(
     selection: Selection,
     unknown_passes: frozenset[str] = frozenset(),
 ) -> None:
-    """Add the candidates that `fit_mask` drops, by the bound that each violates first.
+    """Count the candidates that `fit_mask` drops by the first violated bound.
 
-    `minMemory-unknown` is one whose memory is not known; `no-accelerator`, a CPU.
+    The key is `minMemory-unknown` for unknown memory, and `no-accelerator` for a CPU.
     """
     records = candidates.snapshot.records(ACCELERATOR)
     numbers, names = records.derive(_mismatches, records.derive(_grouped), selection, unknown_passes)
@@ -70,7 +70,7 @@ def count_mismatches(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Groups:
-    """Groups of tags that are equal for any selection: the first tag of each, and the group of each slot."""
+    """Groups of tags that are equal for all selections: the first tag of each, and the group of each slot."""
 
     tags: tuple[AcceleratorTag, ...]
     numbers: Positions
@@ -84,7 +84,7 @@ def _fits(_: tuple[AcceleratorTag, ...], groups: _Groups, selection: Selection, 
 def _mismatches(
     _: tuple[AcceleratorTag, ...], groups: _Groups, selection: Selection, unknown_passes: frozenset[str]
 ) -> tuple[Positions, tuple[str, ...]]:
-    """Return the number of the mismatch of each slot, and the mismatches by number; an empty one is none."""
+    """Return the number of the mismatch of each slot, and the mismatches by number; empty for no mismatch."""
     found: list[str] = []
     for tag in groups.tags:
         bound, reason = _verdict(tag, selection, unknown_passes) or ("", "")
@@ -166,7 +166,7 @@ def _memory(tag: AcceleratorTag, selection: Selection) -> Iterator[Finding]:
 
 def _capabilities(tag: AcceleratorTag, selection: Selection) -> Iterator[Finding]:
     have, least = tag.compute_capability, selection.min_compute_capability
-    pairs = tuple(zip_longest(have, least, fillvalue=0))  # compared number by number, `9` being `9.0`
+    pairs = tuple(zip_longest(have, least, fillvalue=0))  # so that `9` equals `9.0`
     if least and (not have or tuple(one for one, _ in pairs) < tuple(other for _, other in pairs)):
         texts = [".".join(map(str, version)) for version in (have, least)]
         yield "minArchitectureVersion", f"compute capability {texts[0]} is below {texts[1]}" if have else None

@@ -19,7 +19,7 @@ from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, RUNNING, WAITING, Sna
 
 
 def node_numbers(snapshot: Snapshot) -> Positions:
-    """Return the number of each slot's node, equal ones for one node; an unknown node is one of its own."""
+    """Return the number of each slot's node; each unknown node has its own number."""
     return snapshot.records(ACCELERATOR).derive(_node_numbers)
 
 
@@ -28,11 +28,11 @@ def known_nodes(snapshot: Snapshot) -> Mask:
 
 
 class DeviceUse(NamedTuple):
-    """Pairs of slots and devices that they use; a slot whose devices are unknown is in none."""
+    """Pairs of slots and devices that they use, without slots with unknown devices."""
 
     slots: Positions
     devices: Positions
-    """Numbers, equal ones for one physical device."""
+    """Number of the physical device."""
 
 
 def device_use(snapshot: Snapshot) -> DeviceUse:
@@ -57,10 +57,7 @@ def requests_on_device(snapshot: Snapshot) -> Floats:
 
 
 def _requests(snapshot: Snapshot) -> Floats:
-    """Return the requests at each slot: own ones in flight, or as the engine reports if that is more.
-
-    0 for free slots.
-    """
+    """Return the requests at each slot: own requests in flight, or the reported ones if more; 0 for free slots."""
     engine = snapshot.column(WAITING) + snapshot.column(RUNNING)
     found = np.zeros(snapshot.capacity)
     found[snapshot.slots] = np.fmax(engine, snapshot.column(IN_FLIGHT))[snapshot.slots]
@@ -106,11 +103,11 @@ def tiers_of(closeness: Floats) -> Floats:
 
 
 def device_closeness(candidates: Candidates, peer: int) -> Floats:
-    """Return the closeness of each candidate to the endpoint of a slot, 0..99.
+    """Return the closeness of each candidate to the endpoint of the slot `peer`, 0..99.
 
-    Each device is compared with the closest device of the peer; the endpoint has the value of its farthest device.
-    The same device gives 99; a direct link 75 or more, by its share of the highest bandwidth; a clique 75; a PCIe root
-    74; a NUMA node 50; two NUMA nodes of one node 25; one node 24; everything else 0.
+    Each device is compared with the closest device of the peer, and the farthest device determines the result: 99 for
+    the same device; 75 or more for a direct link, by its share of the highest bandwidth; 75 for the same clique, 74 for
+    the same PCIe root, 50 for the same NUMA node, 25 for two NUMA nodes of one node, 24 for the same node, otherwise 0.
     """
     records = candidates.snapshot.records(ACCELERATOR)
     return records.derive(records.derive(_devices).closeness_to, peer)[candidates.slots]
@@ -119,7 +116,7 @@ def device_closeness(candidates: Candidates, peer: int) -> Floats:
 def shared_devices(candidates: Candidates, peer: int) -> tuple[Mask, Mask]:
     """Mark the candidates that share a PCIe root, and an NVLink clique or compute domain, with the endpoint of a slot.
 
-    One device of each that do is enough.
+    One pair of devices that share it is enough.
     """
     devices = candidates.snapshot.records(ACCELERATOR).derive(_devices)
     roots, cliques = devices.sharing(peer, "root"), devices.sharing(peer, "clique", "domain")
@@ -133,10 +130,10 @@ class _Devices:
     capacity: int
     slots: Positions
     places: Mapping[str, _Keys]
-    """Key of each row's place, 0 for unknown, by the names in ROW."""
+    """Key of the place of each row, 0 if unknown, by the names in ROW."""
     links: NDArray[np.void]
     linked: Floats
-    """Closeness by each link."""
+    """Closeness of each link."""
 
     def closeness_to(self, _tags: tuple[AcceleratorTag, ...], slot: int) -> Floats:
         """Return the closeness of all slots to one, as `device_closeness` defines it."""
@@ -160,11 +157,11 @@ class _Devices:
         return found
 
     def sharing(self, slot: int, *names: str) -> Mask:
-        """Mark the slots with a device at one of these places of a device of the slot."""
+        """Mark the slots with a device at the same place as a device of the slot, for one of these kinds of places."""
         return self._having(self._at(np.flatnonzero(self.slots == slot), *names))
 
     def _at(self, own: Positions, *names: str) -> Mask:
-        """Mark the rows at a place of these rows."""
+        """Mark the rows at the same place as one of these rows."""
         found = np.zeros(len(self.slots), dtype=np.bool_)
         for name in names:
             keys = self.places[name]
@@ -173,13 +170,13 @@ class _Devices:
         return found
 
     def _having(self, rows: Mask) -> Mask:
-        """Mark the slots that have one of the rows."""
+        """Mark the slots of these rows."""
         found = np.zeros(self.capacity, dtype=np.bool_)
         found[self.slots[rows]] = True
         return found
 
     def _links_of(self, devices: set[int]) -> dict[int, float]:
-        """Return the closeness by link of each device that is linked to one of these."""
+        """Return the closeness of each device with a link to one of these devices."""
         found: dict[int, float] = {}
         for near, far in (("start", "end"), ("end", "start")):
             for device in devices:
@@ -190,7 +187,7 @@ class _Devices:
 
 
 def _closeness(places: Mapping[str, _Keys], to: Mapping[str, np.int64]) -> Floats:
-    """Return the closeness of the devices of rows to one device, without links."""
+    """Return the closeness of several devices to one device, without links."""
 
     def shared(name: str) -> Mask:
         mask: Mask = (places[name] == to[name]) & (places[name] != _UNKNOWN)

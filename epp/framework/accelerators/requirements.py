@@ -16,7 +16,7 @@ from epp.framework.request_conditions import HIGHEST_PREFERENCE, Preference
 from epp.framework.roles import FilterParameters
 
 MOST_COMPUTE_SLICES = 7
-"""Of a device."""
+"""Compute slices of a whole device."""
 
 Memory: TypeAlias = str | float
 """A quantity such as `40Gi`, or a number of GiB."""
@@ -31,23 +31,23 @@ POLICIES: Mapping[str, str] = {
     "firstavailable": "first-available",
 }
 STRATEGIES = ("cost", "performance", "balanced")
-"""Policies by what a request costs and how fast it is served; those above are by facts of the hardware alone."""
+"""Policies that use costs and times of the request; those in POLICIES only use facts about the hardware."""
 _KINDS = tuple(kind.value for kind in AcceleratorKind if kind is not AcceleratorKind.UNKNOWN)
 _Word: TypeAlias = Literal["Pass", "Fail"]
 UnknownRule: TypeAlias = _Word | dict[str, _Word]
 
 
 class CostCap(Parameters, frozen=True):
-    """A cap on the price of an hour, and its basis."""
+    """A maximum of the price per hour, and its basis."""
 
     value: NonNegative
-    """US dollars an hour."""
+    """US dollars per hour."""
     basis: Literal["endpoint", "device"] = "endpoint"
     """`endpoint`: all devices of the endpoint together; `device`: each device or slice."""
 
 
 class SelectionParameters(FilterParameters, frozen=True):
-    """Hard bounds on accelerators, and preferences among those within them, which scorers read."""
+    """Bounds on accelerators, and preferences among accelerators within the bounds, which scorers read."""
 
     accelerator_classes: tuple[str, ...] = ()
     """Keep only these AcceleratorClasses. An endpoint without a class is matched by its accelerator's model, such as
@@ -67,50 +67,49 @@ class SelectionParameters(FilterParameters, frozen=True):
     required_features: tuple[str, ...] = ()
     """Keep only accelerators with all of these features, case-insensitive: `fp8`, `nvlink`."""
     min_memory: Memory | None = None
-    """Least memory of each device or slice: a quantity such as `80Gi`, or a number of GiB. 3 % less is enough, since
-    devices have slightly less than their nominal size."""
+    """Minimum memory of each device or slice: a quantity such as `80Gi`, or a number of GiB. 3 % less is accepted,
+    because devices have slightly less than their nominal size."""
     max_memory: Memory | None = None
-    """Most memory of each device or slice; 3 % more is accepted."""
+    """Maximum memory of each device or slice; 3 % more is accepted."""
     min_total_memory: Memory | None = None
-    """Least memory of all devices or slices of the endpoint together; 3 % less is accepted."""
+    """Minimum memory of all devices or slices of the endpoint together; 3 % less is accepted."""
     min_architecture_version: str | float = ""
-    """Least compute capability, such as `9.0`, compared number by number."""
+    """Minimum compute capability, such as `9.0`, compared number by number."""
     min_memory_bandwidth: NonNegative = msgspec.field(default=0.0, name="minMemoryBandwidthGBps")
-    """Least memory bandwidth of each device or slice in GB/s; 3 % less is accepted."""
+    """Minimum memory bandwidth of each device or slice in GB/s; 3 % less is accepted."""
     min_performance: dict[Precision, NonNegative] = msgspec.field(default_factory=dict)
-    """Least TFLOPS (TOPS for integers) of each device or slice by precision: `{fp16: 300}`; 3 % less is accepted."""
+    """Minimum TFLOPS (TOPS for integers) of each device or slice by precision: `{fp16: 300}`; 3 % less is accepted."""
     node_selector: dict[str, str] = msgspec.field(default_factory=dict)
-    """Keep only endpoints on nodes with all of these labels, `metadata.name` for the name; an unknown node has none."""
+    """Keep only endpoints on nodes with all of these labels; `metadata.name` is the name. Unknown nodes never match."""
     max_cost_per_hour: NonNegative | CostCap | None = None
-    """Highest price of the endpoint in US dollars an hour; an object also sets the basis."""
+    """Maximum price of the endpoint in US dollars per hour; an object also sets the basis."""
     max_cost_per_million_tokens: NonNegative | None = None
-    """Highest price of a million tokens in US dollars."""
+    """Maximum price of a million tokens in US dollars."""
     spot_preference: SpotPreference | None = None
-    """Use of the spot price: on spot nodes (`auto`, the default), wherever one is known (`always`), or never
-    (`never`)."""
+    """Use of the spot price: on spot nodes (`auto`, the default), whenever it is known (`always`), or `never`."""
     mig_profiles: tuple[str, ...] = ()
     """Keep only slices of these MIG profiles, in any spelling: `3g.20gb`, `nvidia.com/mig-1g.5gb.me`."""
     excluded_mig_profiles: tuple[str, ...] = ()
     """Drop slices of these MIG profiles."""
     min_compute_slices: Natural = 0
-    """Least compute slices of each slice; a whole device has 7."""
+    """Minimum compute slices of each slice; a whole device has 7."""
     whole_device_only: bool = False
     """Drop slices and shared devices."""
     policy: str = ""
     """Preference: `BestFit` (or `balanced`), `Cheapest` (`cost`), `MostCapable` (`performance`), `FirstAvailable`."""
     strategy: Literal["", "cost", "performance", "balanced"] = ""
-    """Preference, in place of a policy: how much the dollars for a request, its expected first token and pace, and the
-    load count, as in `strategy-scorer`."""
+    """Preference, instead of a policy: weights of the price of the request, its expected times and the load, as in
+    `strategy-scorer`."""
     min_compute_performance_tflops: NonNegative = msgspec.field(default=0.0, name="minComputePerformanceTFLOPS")
-    """Preference: TFLOPS wanted; an endpoint with less is not dropped."""
+    """Preference: minimum TFLOPS; an endpoint with less is not dropped."""
     preferred_precisions: tuple[str, ...] = ()
     """Preference: precisions, best first: `fp32`, `fp16`, `fp8`, `int8`, `int4`."""
     preference_order: tuple[str | Preference, ...] = ()
     """Preference: classes, best first: names, or `{class, score, conditions}` as in `preference-order-scorer`. The
     i-th of n names, counted from 0, has the score `100 * (1 - i / n)`."""
     class_stickiness_seconds: NonNegative = 0.0
-    """Preference: expected time that a request may lose on the accelerator class that served its session before; 0 for
-    no preference for this class. `served-class-producer` remembers the classes."""
+    """Preference: expected time that a request may lose to stay on the accelerator class that served its session; 0 for
+    no such preference. `served-class-producer` records the classes."""
 
     def __post_init__(self) -> None:
         bounds = self.selection()
@@ -179,7 +178,7 @@ def preferences(entries: Collection[str | Preference]) -> Iterator[Preference]:
 
 
 def refuse_empty_range(bounds: Selection) -> None:
-    """Raise ValueError if the least memory is above the most, or no device has that many compute slices."""
+    """Raise ValueError if the minimum memory is above the maximum, or no device has so many compute slices."""
     least, most = bounds.min_memory_bytes, bounds.max_memory_bytes
     if most is not None and least > most:
         raise ValueError(
@@ -197,7 +196,7 @@ def refuse_both(allowing: str, allowed: Iterable[str], denying: str, denied: Col
     """Raise ValueError if a name is both allowed and denied."""
     both = [name for name in allowed if name in denied]
     if both:
-        raise ValueError(f"{denying} has {both[0]!r}, as {allowing} has: leave it out of one of them")
+        raise ValueError(f"{denying} and {allowing} both have {both[0]!r}: leave it out of one of them")
 
 
 def unknown_passes(rule: UnknownRule) -> frozenset[str]:
@@ -220,7 +219,7 @@ def _names(field: str, names: Iterable[str], *, of: tuple[str, ...] = ()) -> tup
 
 
 def read_profiles(field: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Return canonical names of MIG profiles; raises ValueError that names the field."""
+    """Return canonical names of MIG profiles; raises a ValueError with the field."""
     found = {name: canonical_mig_name(name) for name in names}
     for name, canonical in found.items():
         if canonical is None:
@@ -229,7 +228,7 @@ def read_profiles(field: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def read_memory(field: str, size: Memory | None) -> int | None:
-    """Return bytes, or None for None; raises ValueError that names the field."""
+    """Return bytes, or None for None; raises a ValueError with the field."""
     if size is None:
         return None
     try:

@@ -17,8 +17,8 @@ from epp.framework.request_conditions import Preference
 class Selection(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     """Bounds on accelerators, and preferences among those within the bounds; by default none.
 
-    The fields are those of `SelectionParameters`, which describes them: names in lower case, MIG profiles by their
-    canonical names, prices in US dollars; `spot_preference` None means `auto`.
+    The fields are documented in `SelectionParameters`. Names are in lower case, MIG profiles are canonical names, and
+    prices are in US dollars. `spot_preference` None means `auto`.
     """
 
     policy: str = ""
@@ -38,7 +38,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     min_performance: tuple[tuple[str, float], ...] = ()
     """TFLOPS by precision, in the order of the names."""
     node_selector: frozenset[tuple[str, str]] = frozenset()
-    """Labels of nodes, and their values."""
+    """Names and values of node labels."""
     max_endpoint_cost_per_hour: float | None = None
     max_device_cost_per_hour: float | None = None
     max_cost_per_million_tokens: float | None = None
@@ -54,7 +54,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
 
     @property
     def caps_cost(self) -> bool:
-        """Whether it has a highest price."""
+        """Whether it has a maximum price."""
         return any(getattr(self, name) is not None for name in _COST_CAPS)
 
     @property
@@ -77,7 +77,7 @@ ANY = Selection()
 _ALLOW_LISTS = ("classes", "families", "vendors", "kinds", "models", "resources", "mig_profiles")
 _UNITED = ("excluded_classes", "excluded_mig_profiles", "node_selector")
 _EXCLUDED_BY = {"classes": "excluded_classes", "mig_profiles": "excluded_mig_profiles"}
-"""The exclusion that holds against an allow list."""
+"""Exclusion by allow list."""
 _MINIMUMS = tuple(
     name
     for name in Selection.__struct_fields__
@@ -94,9 +94,9 @@ _BOUNDS = tuple(
 
 
 def combined(lower: Selection, higher: Selection) -> Selection:
-    """Return both layers as one: lists and names of the higher layer replace those of the lower one.
+    """Combine two layers: lists and names of the higher layer replace those of the lower one.
 
-    Exclusions and labels of nodes add up, and the stricter one of minimums and caps counts.
+    Exclusions and node labels are united, and the stricter one of two minimums or caps applies.
     """
     fields = _stricter(lower, higher)
     for name in (*_ALLOW_LISTS, "required_features", "spot_preference", *_PREFERENCES):
@@ -105,7 +105,7 @@ def combined(lower: Selection, higher: Selection) -> Selection:
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """A request of a client that the bounds do not allow."""
+    """A requested value that the bounds do not allow."""
 
     field: str
     wished: tuple[str, ...]
@@ -113,17 +113,17 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Tightened(msgspec.Struct, frozen=True):
-    """Bounds tightened by requests of a client, and the requests that would have loosened them."""
+    """Bounds tightened by a client, and requested values that were refused because they would loosen the bounds."""
 
     selection: Selection
     refused: tuple[Refusal, ...] = ()
 
 
 def tightened(bounds: Selection, wish: Selection) -> Tightened:
-    """Return the bounds with those requested by a client, never looser than before.
+    """Combine the bounds with those of a client, which can only tighten them.
 
-    Allow lists are intersected; without a common entry, the list of the bounds stays. Excluded names are refused.
-    Required features add up; preferences replace.
+    Allow lists are intersected; without a common entry, the list of `bounds` stays. Excluded names are refused.
+    Required features are united; preferences are replaced.
     """
     fields = _stricter(bounds, wish)
     refused: list[Refusal] = []
@@ -152,7 +152,7 @@ def tightened(bounds: Selection, wish: Selection) -> Tightened:
 
 
 def _stricter(one: Selection, other: Selection) -> dict[str, object]:
-    """Return the stricter values of both: exclusions, labels of nodes, minimums and caps."""
+    """Return the stricter exclusions, node labels, minimums and caps of both."""
     fields: dict[str, object] = {name: getattr(one, name) | getattr(other, name) for name in _UNITED}
     figures = sorted((*one.min_performance, *other.min_performance))
     fields["min_performance"] = tuple(dict(figures).items())  # the larger of two comes last
@@ -163,7 +163,7 @@ def _stricter(one: Selection, other: Selection) -> dict[str, object]:
 
 
 def _common_families(wished: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the narrower one of matching names: `nvidia-hopper` of this and `hopper`."""
+    """Return the more specific one of matching names: `nvidia-hopper` for this and `hopper`."""
     if any(wished.endswith(f"-{family}") for family in allowed):
         return (wished,)
     return tuple(family for family in allowed if family.endswith(f"-{wished}"))
@@ -175,7 +175,7 @@ class Selections(msgspec.Struct, frozen=True):
     default: Selection = ANY
     by_profile: Mapping[str, Selection] = msgspec.field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    """Requested selections that were not granted."""
+    """Messages about requested values that were refused."""
 
     def of(self, profile: str) -> Selection:
         return self.by_profile.get(profile, self.default)
@@ -193,19 +193,18 @@ class MakesSelections(Protocol):
 ACCELERATOR_SELECTION: DataKey[Selections] = DataKey("accelerator-selection", "accelerator-selection-producer")
 """Bounds and preferences for the request, from configuration and headers."""
 
-
 SERVED_CLASS: DataKey[str] = DataKey("served-class", "served-class-producer")
-"""Class that served the session, or the tenant, of the request last; absent if unknown."""
+"""Class that last served the session, or the tenant, of the request; missing if unknown."""
 
 
 def class_of(tag: AcceleratorTag) -> str:
-    """Return the primary class in lower case, or the model, with the slice if any; empty for unknown hardware."""
+    """Return the primary class in lower case, or else the model, followed by the slice; empty for unknown hardware."""
     name = next(iter(names_of(tag)), "")
     return f"{name} {tag.partition.profile}".strip() if name else ""
 
 
 def of_served_class(request: Request, candidates: Candidates) -> Mask | None:
-    """Return which candidates have the class that served the request's session; None if all of them have, or none."""
+    """Mark the candidates of the class that served the request's session; None if it applies to all or none."""
     served = request.get(SERVED_CLASS)
     if not served:
         return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tag of an endpoint: all that is known of its accelerators.
+"""Tag of an endpoint: all known facts about its accelerators.
 
-Performance and bandwidth are those of one whole device, dense (without sparsity); the share of a slice or a shared
-device is in `Partition`. None, an empty text and an empty collection mean: unknown.
+Performance and bandwidth are those of one whole device without sparsity; the share of a slice or a shared device is in
+`Partition`. None, an empty string and an empty collection mean unknown.
 """
 
 from array import array
@@ -31,11 +31,11 @@ _LINK = Struct("=qqdd")
 
 AttributeValue: TypeAlias = str | int | float | bool | tuple[int, ...]
 SpotPreference: TypeAlias = Literal["auto", "always", "never"]
-"""Whether the spot price counts: where the node is spot, wherever there is one, or nowhere."""
+"""Use of the spot price: on spot nodes, whenever it is known, or never."""
 CostBasis: TypeAlias = Literal["memory", "compute"]
-"""By what share a slice pays for its device."""
+"""Share of a slice that determines its share of the price."""
 Precision: TypeAlias = Literal["fp32", "fp16", "fp8", "int8", "int4"]
-"""Precisions that TFLOPS are known in."""
+"""Precisions of known TFLOPS."""
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 
@@ -69,26 +69,26 @@ class Routability(StrEnum):
 
     ROUTABLE = "routable"
     DRAINING = "draining"
-    """Requests in flight may end; no new ones are sent."""
+    """Requests in flight may complete; no new ones are sent."""
     BLOCKED = "blocked"
     UNKNOWN = "unknown"
     """No source has a state; treated as routable."""
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
-    """Part of a device that an endpoint has."""
+    """Part of a device, or a whole device, of an endpoint."""
 
     kind: Sharing = Sharing.NONE
     profile: str = ""
     """Canonical name of a MIG profile, `3g.20gb` or `1g.5gb+me`, or the name of another vendor's partition."""
     compute_slices: int = 0
-    """Of the device's compute slices (7 on most), for MIG."""
+    """Number of compute slices for MIG; most devices have 7."""
     memory_slots: int = 0
-    """Of the device's memory slots (8 on most), for MIG."""
+    """Number of memory slots for MIG; most devices have 8."""
     compute_fraction: float = 1.0
-    """Of the device's TFLOPS."""
+    """Share of the device's TFLOPS."""
     memory_fraction: float = 1.0
-    """Of the device's memory and bandwidth."""
+    """Share of the device's memory and bandwidth."""
     start: int | None = None
     """First memory slot, for MIG."""
     parent_id: str = ""
@@ -121,9 +121,9 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     numa: int | None = None
     pcie_root: str = ""
     clique: str = ""
-    """Devices of the same clique have fast links to each other."""
+    """Id of the group of devices with fast links to each other."""
     fraction: float = 1.0
-    """Of its capacity that the endpoint may use."""
+    """Share of its capacity that the endpoint may use."""
     health: str = ""
     """Healthy, Unhealthy or Unknown."""
     taints: tuple[str, ...] = ()
@@ -164,29 +164,29 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sites(NamedTuple):
-    """Places of the devices of an endpoint as keys: integers, equal ones for equal places, 0 for an unknown one.
+    """Places of the devices of an endpoint as integer keys, which are 0 for unknown places.
 
-    Keys are hashes of names, so that those of one endpoint do not depend on any other: they are computed where its tag
-    is made, and arrays of all endpoints are only put together. The bytes are 64-bit numbers.
+    Keys are hashes of names, independent of other endpoints: they are computed once with the tag, and arrays of all
+    endpoints are concatenations. Bytes contain 64-bit numbers.
     """
 
     node: int
     rows: bytes
-    """As many keys as ROW has, for each device; one row for an endpoint without known devices."""
+    """One key for each name in ROW for each device; one row for an endpoint without known devices."""
     used: bytes
-    """Key of each physical device that the endpoint uses."""
+    """Key of each physical device of the endpoint."""
     links: bytes
-    """For each link to a device of another endpoint the keys of both devices as integers, tier and MB/s as floats."""
+    """For each link to a device of another endpoint: keys of both devices as integers, tier and MB/s as floats."""
     places: Mapping[str, frozenset[int]]
     """Known places of all devices, by the names in ROW."""
 
     def share(self, other: "Sites", *names: str) -> bool:
-        """Return whether two endpoints have devices at one of the places of these names."""
+        """Return whether two endpoints have devices at the same place, for one of these kinds of places."""
         return any(not self.places[name].isdisjoint(other.places[name]) for name in names)
 
 
 class AcceleratorTag(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """All that is known of the accelerators of an endpoint."""
+    """All known facts about the accelerators of an endpoint."""
 
     kind: AcceleratorKind = AcceleratorKind.UNKNOWN
     vendor: str = ""
@@ -196,16 +196,16 @@ class AcceleratorTag(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     model: str = ""
     """Lower case: h100, a100, t4, mi300x, v5e."""
     product: str = ""
-    """As spelled by its source."""
+    """Product name in the spelling of its source."""
     classes: tuple[str, ...] = ()
     """Names of all matching AcceleratorClasses, the primary one first."""
     devices: tuple[Device, ...] = ()
     count: int = 0
     """Number of devices or slices."""
     memory_bytes: int | None = None
-    """Of each device or slice."""
+    """Memory of each device or slice."""
     compute_capability: tuple[int, ...] = ()
-    """(9, 0) for CUDA compute capability 9.0."""
+    """CUDA compute capability, (9, 0) for 9.0."""
     features: frozenset[str] = frozenset()
     """Lower case: cuda, tensor-cores, nvlink, fp8, bf16."""
     performance: Performance = Performance()
@@ -229,7 +229,7 @@ class AcceleratorTag(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return sites_of(self)
 
     def located(self) -> Self:
-        """Return it with its sites computed; those of a whole pool are too many for one request."""
+        """Compute the sites and return the tag, because a request should not compute them for a whole pool."""
         _ = self.sites
         return self
 
@@ -259,7 +259,7 @@ class AcceleratorTag(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return figure * self.partition.compute_fraction * max(self.count, 1)
 
     def device_tflops(self, precision: str) -> float:
-        """Return the TFLOPS of one device or slice; 0 where they are not known, negative or not finite."""
+        """Return the TFLOPS of one device or slice; 0 if they are unknown, negative or not finite."""
         tflops = self.tflops(precision) / max(self.count, 1)
         return tflops if isfinite(tflops) and tflops > 0 else 0.0
 
@@ -286,7 +286,7 @@ class AcceleratorDeclaration(msgspec.Struct, frozen=True, kw_only=True, forbid_u
     profile: str = ""
     """MIG profile of each, such as `3g.20gb`."""
     sharers: Annotated[int, Meta(ge=1, le=_MOST_DEVICES)] | None = None
-    """Number of endpoints that share each device by turns."""
+    """Number of endpoints that share each device by time slicing."""
     memory: str = ""
     """Memory of each device or slice, a quantity such as `80Gi`."""
     cost_per_hour: Annotated[float, Meta(ge=0, le=_MOST_DOLLARS)] | None = None
@@ -296,8 +296,7 @@ class AcceleratorDeclaration(msgspec.Struct, frozen=True, kw_only=True, forbid_u
     kind: AcceleratorKind | None = None
     """Kind of device: `cpu` for a router or a tokenizer."""
     device: str = ""
-    """UUID of its MIG slice as `nvidia-smi -L` prints it, `MIG-...`: the slice that InstaSlice made with it is that of
-    the endpoint."""
+    """UUID of its MIG slice in the output of `nvidia-smi -L`, `MIG-...`, to find the slice of InstaSlice."""
 
     def __post_init__(self) -> None:
         if self.memory:
@@ -313,12 +312,12 @@ class AcceleratorDeclaration(msgspec.Struct, frozen=True, kw_only=True, forbid_u
 
 NO_TAG = AcceleratorTag()
 
-# Names of attributes of a tag that plugins read.
+# Attributes of tags that plugins read.
 
 HOST_GBPS = "epp/host-gbps"
-"""Bandwidth between one whole device and the memory of its host, in GB/s in one direction."""
+"""Bandwidth in one direction between one whole device and the memory of its host, in GB/s."""
 NETWORK_GBPS = "epp/network-gbps"
-"""Share of one device in the bandwidth of the network of its machine, in GB/s."""
+"""Share of one device in the network bandwidth of its machine, in GB/s."""
 DRIVER = "device/driver"
 """DRA driver of the devices."""
 CAPACITY = "capacity:"
@@ -326,8 +325,8 @@ CAPACITY = "capacity:"
 SLOTS_FREE, SLOTS_TOTAL = "epp/slots-free", "epp/slots-total"
 """Memory slots of the GPUs of the endpoint's node, for MIG slices."""
 VRAM_USED, TFLOPS_USED = "tensor-fusion.ai/vramUsedFraction", "tensor-fusion.ai/tflopsUsedFraction"
-"""Share of all GPUs of the endpoint that TensorFusion has allocated, 0..1; negative for a capacity of 0. More than 1
-where a node sells more than it has."""
+"""Share of all GPUs of the endpoint that TensorFusion has allocated, 0..1; negative for a capacity of 0. It is above 1
+on oversubscribed nodes."""
 VRAM_FREE, TFLOPS_FREE = "tensor-fusion.ai/vramFree", "tensor-fusion.ai/tflopsFree"
 """Free share of all these GPUs: bytes, and TFLOPS."""
 VIRTUAL = "Virtual"
@@ -338,10 +337,10 @@ ISOLATION_MODE = "tensor-fusion.ai/isolationMode"
 USED_BY = "tensor-fusion.ai/usedBy"
 PARTITION_TEMPLATE = "tensor-fusion.ai/partitionTemplate"
 FROZEN = "epp/frozen"
-"""Where the model is frozen to; absent for one that is awake."""
+"""Location of a frozen model; missing if the model is awake."""
 FROZEN_TO = ("memory", "disk")
 BOOT_ID, POD_UID = "epp/boot-id", "epp/pod-uid"
-"""Boot id of the node and UID of the pod: learned properties of an endpoint are void if one of them changes."""
+"""Boot id of the node and UID of the pod; a change invalidates learned properties of the endpoint."""
 
 
 def names_of(tag: AcceleratorTag) -> tuple[str, ...]:
@@ -351,9 +350,9 @@ def names_of(tag: AcceleratorTag) -> tuple[str, ...]:
 
 
 def limit_for(tag: AcceleratorTag, name: str, entries: Mapping[str, object], general: object) -> float | None:
-    """Return the limit of that name from the tag's entry, or from `general` if the entry has none.
+    """Return the limit `name` from the entry for the tag, or from `general` if the entry has none.
 
-    The entry, by lower-case name, is that for the first class that has one; failing that, for the model.
+    `entries` are by lower-case name. The entry is that of the first class with an entry, or else that of the model.
     """
     entry = next((entries[each] for each in (*names_of(tag), tag.model.lower()) if each in entries), None)
     own: float | None = getattr(entry, name, None)
@@ -380,12 +379,12 @@ def sites_of(tag: "AcceleratorTag") -> Sites:
         rows.extend((0, _node(cluster, tag.node), 0, 0, clique, domain))
     used = array("q", [_device(cluster, name) for name in sorted(physical_devices(tag))])
     places = {name: frozenset(rows[number :: len(ROW)]) - {0} for number, name in enumerate(ROW)}
-    places["clique"] |= {clique} - {0}  # that of the node counts for pairs of endpoints in any case
+    places["clique"] |= {clique} - {0}  # the clique of the node always counts for pairs of endpoints
     return Sites(_node(cluster, tag.node), rows.tobytes(), used.tobytes(), b"".join(_links(tag)), places)
 
 
 def physical_devices(tag: "AcceleratorTag") -> set[str]:
-    """Return the ids of the endpoint's devices; of the divided devices, where it has slices."""
+    """Return the ids of the endpoint's devices; for slices, those of the divided devices."""
     parents = {device.parent_id for device in tag.devices if device.parent_id}
     if parents:
         return parents

@@ -93,14 +93,14 @@ def test_dra_3_an_unsupported_expression_is_refused_with_its_position(source, po
 
 
 def test_dra_3_an_expression_that_is_no_condition_is_refused():
-    with pytest.raises(ValueError, match="cel gives a STRING; it must give true or false"):
+    with pytest.raises(ValueError, match="cel returns STRING; it must return true or false"):
         DeviceExpression("device.driver", place="cel")
 
 
 def test_dra_3_expressions_have_a_greatest_length_and_a_greatest_number_of_parts():
-    with pytest.raises(ValueError, match="has 4097 characters; 4096 is the most"):
+    with pytest.raises(ValueError, match="has 4097 characters; the maximum is 4096"):
         DeviceExpression('"' + "x" * 4095 + '"', place="cel")
-    with pytest.raises(ValueError, match="has 599 names, values and operators; 512 is the most"):
+    with pytest.raises(ValueError, match="has 599 names, values and operators; the maximum is 512"):
         DeviceExpression("||".join(["true"] * 300), place="cel")  # 300 values, 299 operators
 
 

@@ -118,7 +118,7 @@ async def test_object_with_a_bad_field_keeps_its_version_and_the_others_take_the
         ({"cost": {"tier": "huge"}}, "spec.cost.tier is 'huge': write low, medium or high"),
         (
             {"discovery": {"dra": {"expression": "device.driver"}}},
-            "spec.discovery.dra.expression gives a STRING; it must give true or false",
+            "spec.discovery.dra.expression returns STRING; it must return true or false",
         ),
         (
             {"discovery": {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": TERMS}}}},

@@ -61,11 +61,11 @@ REFUSED = {
         ),
         (
             {"acceleratorClasses": ["H100", "a100"], "excludedClasses": ["h100"]},
-            "excludedClasses has 'h100', as acceleratorClasses has: leave it out of one of them",
+            "excludedClasses and acceleratorClasses both have 'h100': leave it out of one of them",
         ),
         (
             {"migProfiles": ["3g.20gb"], "excludedMigProfiles": ["nvidia.com/mig-3g.20gb"]},
-            "excludedMigProfiles has '3g.20gb', as migProfiles has: leave it out of one of them",
+            "excludedMigProfiles and migProfiles both have '3g.20gb': leave it out of one of them",
         ),
         ({"migProfiles": ["3g.20gb"], "wholeDeviceOnly": True}, "migProfiles keeps only slices and wholeDeviceOnly"),
         ({"minComputeSlices": 8}, "minComputeSlices is 8, and a whole device has 7: write 7 or less"),

@@ -119,13 +119,13 @@ def test_ome_3_defect_10_a_nominal_size_is_met_by_what_a_device_reports():
 
 
 def test_ome_3_what_is_not_known_fails_unless_told_otherwise_bound_by_bound():
-    assert reason(TPU, minMemory=16) == "not known whether within minMemory"
+    assert reason(TPU, minMemory=16) == "unknown whether within minMemory"
     assert reason(TPU, minMemory=16, onUnknown="Pass") is None
     assert kept(minMemory="100Gi", onUnknown="Pass") == ["mi300x", "tpu", "unknown"]
     rule = {"minMemory": "Pass"}
     assert reason(TPU, minMemory=16, onUnknown=rule) is None
     assert reason(TPU, minMemory=16, requiredFeatures=["fp8"], onUnknown=rule) == (
-        "not known whether within requiredFeatures"
+        "unknown whether within requiredFeatures"
     )
 
 
@@ -169,7 +169,7 @@ def test_ome_7_the_spot_price_counts_on_spot_nodes_only():
 
 def test_ome_7_caps_on_tokens_and_of_what_has_no_price():
     assert kept(maxCostPerMillionTokens=50) == ["a100", "t4"]
-    assert reason(MI300X, maxCostPerHour=100) == "not known whether within maxCostPerHour"
+    assert reason(MI300X, maxCostPerHour=100) == "unknown whether within maxCostPerHour"
 
 
 def test_ome_8_a_cpu_is_dropped_wherever_anything_is_asked_of_an_accelerator():
@@ -220,7 +220,7 @@ HALF = msgspec.structs.replace(FAST, partition=Partition(kind=Sharing.MPS, memor
 
 def test_ome_17_capabilities_are_those_of_one_device_or_slice():
     assert reason(SLOW, minMemoryBandwidthGBps=1500) == "memory bandwidth 320 is below 1500"
-    assert reason(T4, minMemoryBandwidthGBps=1500) == "not known whether within minMemoryBandwidthGBps"
+    assert reason(T4, minMemoryBandwidthGBps=1500) == "unknown whether within minMemoryBandwidthGBps"
     assert reason(SLOW, minPerformance={"fp16": 300}) == "TFLOPS in fp16 65 is below 300"
     assert reason(FAST, minMemoryBandwidthGBps=3400, minPerformance={"fp16": 1000}) is None  # within 3 %
     assert reason(HALF, minMemoryBandwidthGBps=1700, minPerformance={"fp16": 500}) is None

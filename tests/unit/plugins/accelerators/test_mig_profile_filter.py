@@ -84,7 +84,7 @@ def test_is_6_the_selection_of_the_request_holds_too():
 def test_is_6_malformed_profiles_and_bounds_that_keep_none_are_refused():
     with pytest.raises(ConfigurationError, match="allow has '3g20', which is not a MIG profile"):
         build(allow=["3g20"])
-    with pytest.raises(ConfigurationError, match=r"deny has '3g\.20gb', as allow has: leave it out of one of them"):
+    with pytest.raises(ConfigurationError, match=r"deny and allow both have '3g\.20gb': leave it out of one of them"):
         build(allow=["3g.20gb"], deny=["mig-3g.20gb"])
     with pytest.raises(ConfigurationError, match="allow keeps only slices and wholeDeviceOnly drops them"):
         build(allow=["3g.20gb"], wholeDeviceOnly=True)
