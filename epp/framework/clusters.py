@@ -251,11 +251,9 @@ class ClusterToleration(Parameters, frozen=True):
 
 def counts_from(status: ClusterStatus, effect: TaintEffect, tolerations: Iterable[ClusterToleration]) -> float:
     """Return the time from which a taint with this effect counts, in seconds since the epoch; inf for never."""
-    return min((_tolerated_until(taint, tolerations) for taint in status.taints if taint.effect is effect), default=inf)
-
-
-def _tolerated_until(taint: ClusterTaint, tolerations: Iterable[ClusterToleration]) -> float:
-    return max((_end(taint, each) for each in tolerations if each.tolerates(taint)), default=-inf)
+    taints = [taint for taint in status.taints if taint.effect is effect]
+    ends = ([_end(taint, each) for each in tolerations if each.tolerates(taint)] for taint in taints)
+    return min((max(each, default=-inf) for each in ends), default=inf)
 
 
 def _end(taint: ClusterTaint, toleration: ClusterToleration) -> float:

@@ -173,15 +173,15 @@ def _correct_struct(
     cls: type[msgspec.Struct], data: Mapping[str, object], path: tuple[str | int, ...], found: list[Correction]
 ) -> dict[str, object]:
     fields = {field.encode_name: field for field in msgspec.structs.fields(cls)}
-    by_small_letters = {name.lower(): name for name in fields}
+    by_lower_case = {name.lower(): name for name in fields}
     corrected: dict[str, object] = {}
     for key, value in data.items():
-        name = key if key in fields else by_small_letters.get(str(key).lower(), key)
+        name = key if key in fields else by_lower_case.get(str(key).lower(), key)
         if name != key:
             if name in data:
                 name = key
             else:
-                found.append(Correction((*path, key), f"{key} is taken for {name}: write it in these capitals"))
+                found.append(Correction((*path, key), f"{key} is read as {name}: use this spelling"))
         field = fields.get(name)
         if field is None:
             corrected[name] = value
@@ -208,17 +208,17 @@ def _correct_value(
         ]
     if isinstance(value, float) and value.is_integer() and not fits(_without_limits(field.type), value):
         value = int(value)
-    mark = next(iter(_marks(field.type)), None)
+    mark = next((extra for extra in get_args(field.type) if isinstance(extra, Corrected)), None)
     if mark is None or not mark.applies_to(value) or fits(field.type, value):
         return value
     if not fits(_without_limits(field.type), value) or (isinstance(value, float) and not isfinite(value)):  # errors
         return value
     instead = _default(field) if mark.by is None else mark.by(value)
-    found.append(Correction(path, _sentence(field, mark, value, instead)))
+    found.append(Correction(path, _message(field, mark, value, instead)))
     return instead
 
 
-def _sentence(field: msgspec.structs.FieldInfo, mark: Corrected, value: object, instead: object) -> str:
+def _message(field: msgspec.structs.FieldInfo, mark: Corrected, value: object, instead: object) -> str:
     name = field.encode_name
     counts = f"{_written(instead)} counts instead" if instead is not None else "it counts as left out"
     if value in ("", []):
@@ -235,12 +235,6 @@ def _default(field: msgspec.structs.FieldInfo) -> object:
     default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
     plain: object = msgspec.to_builtins(default)
     return plain
-
-
-def _marks(annotation: Any) -> list[Corrected]:
-    if get_origin(annotation) is Annotated:
-        return [extra for extra in get_args(annotation)[1:] if isinstance(extra, Corrected)]
-    return []
 
 
 def _without_limits(annotation: Any) -> Any:

@@ -30,7 +30,7 @@ _MOST_EDITS = 3
 _FEWEST_LETTERS = 3
 _MOST_LISTED = 20
 _NEAREST = 3
-_AROUND = ("epp.framework.", "epp.routing.scheduling.", "epp.routing.director.", "epp.config.", "importlib.")
+_FRAMEWORK_MODULES = ("epp.framework.", "epp.routing.scheduling.", "epp.routing.director.", "epp.config.", "importlib.")
 """Modules that call plugins or that plugins call; a line in them does not locate the mistake of a plugin."""
 _PROJECT = "inference-epp"
 
@@ -154,7 +154,7 @@ def _place(error: BaseException, owner: type | None) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return ""  # its message has the place
     calls = [(str(frame.f_globals.get("__name__", "")), frame, line) for frame, line in walk_tb(error.__traceback__)]
-    frames = [call for call in calls if not f"{call[0]}.".startswith(_AROUND)]
+    frames = [call for call in calls if not f"{call[0]}.".startswith(_FRAMEWORK_MODULES)]
     package = "" if owner is None else owner.__module__.partition(".")[0]
     own = [entry for entry in frames if entry[0].partition(".")[0] == package]
     for name, frame, line in (own or frames)[-1:]:

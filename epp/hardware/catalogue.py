@@ -31,7 +31,7 @@ _SHARED_FIELDS = (
     *("per_hour", "sources"),
 )
 """Fields of a product that are facts as they are."""
-_REMEMBERED = 1024
+_CACHE_SIZE = 1024
 """Cached lookups: a fleet has few products and looks them up for each endpoint."""
 _LONGEST_NAME = 256
 _SEPARATORS = re.compile(r"[^a-z0-9.+]+")
@@ -145,7 +145,7 @@ class Catalogue:
         self._patterns = [
             (product, re.compile(rf"(?<![a-z0-9])(?:{product.pattern})(?![a-z0-9])")) for product in self._products
         ]
-        self._remembered = lru_cache(_REMEMBERED)(self._search)
+        self._cached_search = lru_cache(_CACHE_SIZE)(self._search)
 
     def find(self, text: str, memory_bytes: int | None = None) -> Product | None:
         """Return the product with a name; None if unknown.
@@ -157,7 +157,7 @@ class Catalogue:
 
     def meant(self, text: str, memory_bytes: int | None = None) -> tuple[Product, ...]:
         """Return all products that match a name, the most likely first."""
-        return self._remembered(text, memory_bytes) if len(text) <= _LONGEST_NAME else ()
+        return self._cached_search(text, memory_bytes) if len(text) <= _LONGEST_NAME else ()
 
     def _search(self, text: str, memory_bytes: int | None) -> tuple[Product, ...]:
         words = _words(text)

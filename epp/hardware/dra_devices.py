@@ -30,9 +30,9 @@ _PARENTS = ("parentUUID", "parentUID")
 _PARTITION_TYPES = ("partition", "mig", "vf", "vgpu")
 _MILLICORES = 1000
 _SIMDS_OF_UNIT = 4
-_HALF = 0.75
+_PARTITION_BELOW = 0.75
 """A device with less than this share of its product is a partition, even if its driver does not say so."""
-_WHOLE = 0.97
+_WHOLE_FROM = 0.97
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,12 +165,12 @@ def share_of(each: Allocated, product: Product | None) -> Share | None:
     compute, memory = _compute(each, product), _memory(each, product)
     compute_counter, memory_counter = _counter_share(each, memory=False), _counter_share(each, memory=True)
     declared = _is_part(each) or (number or 1) > 1
-    if not declared and not any(share is not None and share < _HALF for share in (compute, compute_counter)):
+    if not declared and not any(share is not None and share < _PARTITION_BELOW for share in (compute, compute_counter)):
         return None
     of_compute = next((share for share in (compute, mode, compute_counter, memory, memory_counter) if share), 1.0)
     of_memory = next((share for share in (memory, memory_counter, mode) if share), of_compute)
     # in mode NPS1, each partition reports the memory of the whole device
-    return Share(of_compute, of_compute if of_memory > _WHOLE else of_memory)
+    return Share(of_compute, of_compute if of_memory > _WHOLE_FROM else of_memory)
 
 
 def consumed_share(each: Allocated) -> Share | None:

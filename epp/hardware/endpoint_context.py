@@ -197,12 +197,12 @@ def _pod_of(endpoint: Endpoint, inventory: Inventory) -> Pod | None:
     if endpoint.uid and (found := inventory.pods_by_uid.get(endpoint.uid)):
         return found[-1]
     named = inventory.pods.get(endpoint.id)
-    if named is not None and _may_be(named, endpoint):
+    if named is not None and _uid_matches(named, endpoint):
         return named
     here = inventory.pods_by_ip.get(endpoint.address, ())
-    return here[0] if len(here) == 1 and _may_be(here[0], endpoint) else None
+    return here[0] if len(here) == 1 and _uid_matches(here[0], endpoint) else None
 
 
-def _may_be(pod: Pod, endpoint: Endpoint) -> bool:
-    """Return whether the UIDs match as far as they are known: a former pod may have had this name or address."""
+def _uid_matches(pod: Pod, endpoint: Endpoint) -> bool:
+    """Return whether known UIDs match, because a former pod may have had this name or address."""
     return not endpoint.uid or pod.metadata.uid in {"", endpoint.uid}

@@ -138,7 +138,7 @@ class Inventory:
     """Further messages about objects in effect."""
     problems: tuple[str, ...] = ()
     """Messages about all objects, including rejected versions."""
-    elsewhere: tuple[str, ...] = ()
+    other_problems: tuple[str, ...] = ()
     """Messages about objects that another plugin reports if it is configured."""
     selectors: tuple[str, ...] = ()
     """Kind and name of objects that select accelerators for requests."""
@@ -266,7 +266,7 @@ class Inventory:
             ignored=ignored,
             remarks=remarks,
             problems=(*(str(each) for file in files for each in file.problems), *remarks, *map(str, ignored)),
-            elsewhere=tuple(map(str, ignored_values(files))),
+            other_problems=tuple(map(str, ignored_values(files))),
             selectors=tuple(
                 f"{kind.__name__} {each.id}"
                 for kind in (InferenceService, ServingRuntime, ClusterServingRuntime)

@@ -52,7 +52,7 @@ def fit_report(inventory: Inventory) -> Fit:
 
 
 class ClassTotals:
-    """Devices of each class; an update only costs as much as the changed nodes."""
+    """Devices of each class; the cost of an update depends on the changed nodes."""
 
     def __init__(self) -> None:
         self._inventory = Inventory()
@@ -137,7 +137,7 @@ class IdleNode(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     devices: int
     """Devices or slices that pods can request."""
     requested: int
-    """Devices or slices that pods have, or request."""
+    """Devices or slices that pods use or request."""
     free: int
     dollars_per_hour: float | None = None
     """Price of the free devices; None if unknown."""

@@ -89,13 +89,13 @@ _CLOUDS = (
 
 def _read_cloud(keys: _Labels, reader: LabelReader) -> Reading | None:
     catalogue, text = reader.catalogue, reader.text(keys.product)
-    said = (reader.text(keys.vendor) or keys.always).lower()
+    vendor_text = (reader.text(keys.vendor) or keys.always).lower()
     if not text and not reader.text(keys.vendor):
         return None
     memory = _memory(keys, reader)
     lookup = next((each for each in (text, reader.text(keys.family)) if each and catalogue.find(each, memory)), "")
     product = catalogue.find(lookup, memory) if lookup else None
-    known = _VENDORS.get(said) or _VENDORS.get(text.lower())
+    known = _VENDORS.get(vendor_text) or _VENDORS.get(text.lower())
     if known is None and product is not None:
         known = (product.vendor, product.kind)
     if known is None:

@@ -130,7 +130,7 @@ class PriceList:
     def quote(self, query: PriceQuery) -> Facts:
         """Return the prices of one whole accelerator; each comes from the most specific entry with such a price.
 
-        The warning says why an entry for this hardware is not used.
+        The warning is the reason that an entry for this hardware is not used.
         """
         matching = {id(each): each for key in _keys_of(query) for each in self._index.get(key, ()) if each.fits(query)}
         fitting = sorted(matching.values(), key=lambda terms: terms.rank(query))
@@ -307,6 +307,6 @@ def _repeated(entry: Price, first_lines: dict[tuple[str, ...], int]) -> str:
     keys = [(*map(str.lower, conditions), name) for name, price in prices if price is not None]
     for key in keys:
         if key in first_lines:
-            return f"{entry.title} has {key[-1]} in line {first_lines[key]} already, which counts: remove one of them"
+            return f"{entry.title} already has {key[-1]} in line {first_lines[key]}, which applies: remove one of them"
     first_lines.update(dict.fromkeys(keys, entry.line))
     return ""

@@ -233,15 +233,15 @@ class AcceleratorSelectionProducer(
 
     def produce(self, request: Request, candidates: Candidates) -> None:
         layers = self._layers(request, candidates)
-        asked = any(name.startswith(ACCELERATOR_PREFIX) for name in request.headers)
-        if not (asked and self.parameters.allow_request_overrides):
+        has_headers = any(name.startswith(ACCELERATOR_PREFIX) for name in request.headers)
+        if not (has_headers and self.parameters.allow_request_overrides):
             request.put(ACCELERATOR_SELECTION, layers)
             return
         requested, problems = read_headers(request.headers)
         default = tightened(layers.default, requested)
         profiles = {profile: tightened(selection, requested) for profile, selection in layers.by_profile.items()}
         found = {"": default, **profiles}
-        problems += tuple(dict.fromkeys(_sentence(name, one) for name, each in found.items() for one in each.refused))
+        problems += tuple(dict.fromkeys(_message(name, one) for name, each in found.items() for one in each.refused))
         if problems:
             request.put(self._problems_key, problems)
             self._log_ignored(request, problems)
@@ -311,7 +311,7 @@ def _service_labels(endpoints: tuple[Endpoint | None, ...]) -> frozenset[str]:
     return frozenset(each.labels.get(SERVICE_LABEL, "") for each in endpoints if each is not None)
 
 
-def _sentence(profile: str, refusal: Refusal) -> str:
+def _message(profile: str, refusal: Refusal) -> str:
     where = f" in profile {profile!r}" if profile else ""
     header = ACCELERATOR_PREFIX + _HEADER_OF_FIELD[refusal.field]
     return (

@@ -51,7 +51,7 @@ class TagBuilder:
         self._catalogue = catalogue
         self._prices = prices or PriceList()
         self._inventory = inventory
-        self._elsewhere = Inventory(
+        self._remote_inventory = Inventory(
             classes=inventory.classes, flavors=inventory.flavors, expressions=inventory.expressions
         )
         self._resource_names = frozenset(
@@ -120,7 +120,7 @@ class TagBuilder:
     def context(self, endpoint: Endpoint) -> EndpointContext:
         """Return pod and node of the endpoint; one of another cluster does not match the pods and nodes of this one."""
         local = not endpoint.cluster or endpoint.cluster == self._options.cluster
-        inventory = self._inventory if local else self._elsewhere
+        inventory = self._inventory if local else self._remote_inventory
         return context_of(endpoint, inventory, self._options, self._catalogue)
 
     def placement(self, context: EndpointContext) -> EndpointPlacement:
@@ -128,7 +128,7 @@ class TagBuilder:
 
         The pool comes from the annotation of the pod or from the first GPU.
         """
-        if context.inventory is self._elsewhere:
+        if context.inventory is self._remote_inventory:
             return NO_PLACEMENT
         gpus = tensor_fusion_gpus(context)
         label = f"{context.options.tensor_fusion_domain}/gpupool"
@@ -150,8 +150,8 @@ class TagBuilder:
         return found
 
     def _cluster_warnings(self, context: EndpointContext) -> Iterator[str]:
-        elsewhere = context.inventory is self._elsewhere and not self._options.cluster
-        if elsewhere and (self._inventory.pods or self._inventory.nodes):
+        is_remote = context.inventory is self._remote_inventory and not self._options.cluster
+        if is_remote and (self._inventory.pods or self._inventory.nodes):
             cluster = context.endpoint.cluster
             yield (
                 f"the endpoint is in cluster {cluster!r}, and the cluster of the object files is not set: "

@@ -83,8 +83,8 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
     defaults: AcceleratorDeclaration | None = None
     """Accelerator of endpoints with unknown hardware."""
     pods_on_idle_nodes: bool = False
-    """Count the devices of pods of other namespaces on nodes without an endpoint, which look idle otherwise: list the
-    pods of at most 100 such nodes a minute. This requires the right to list pods in all namespaces."""
+    """Count the devices of pods of other namespaces on nodes without an endpoint, which otherwise appear idle: list the
+    pods of at most 100 such nodes per minute. This requires the right to list pods in all namespaces."""
 
     def __post_init__(self) -> None:
         duration_setting("missingFileGracePeriod", self.missing_file_grace_period, positive=False)
@@ -132,9 +132,9 @@ class AcceleratorTagger(
         self._builder = self._new_builder()
         self._idle_lock = Lock()
         self.pods_on_nodes: Mapping[str, tuple[Pod, ...]] = {}
-        """Pods of all namespaces with accelerators, of nodes without an endpoint, by node."""
+        """Pods of all namespaces that use accelerators on nodes without an endpoint, by node."""
         self.pods_problem = ""
-        """Why they are not up to date; empty if they are."""
+        """Reason that `pods_on_nodes` is not up to date; empty if it is."""
         self._endpoint_problems: set[str] = set()
         self._warned_since = self.clock.now()
         self.start_following(
@@ -213,12 +213,12 @@ class AcceleratorTagger(
 
     @property
     def unseen_pods(self) -> str:
-        """Why devices that pods of other namespaces have may look idle; empty if they do not."""
+        """Reason that devices used by pods of other namespaces may appear idle; empty if they do not."""
         if not self.parameters.read_cluster or not self._objects.cluster:
             return ""
         if self.parameters.pods_on_idle_nodes:
             return self.pods_problem
-        return "pods of other namespaces are not read: podsOnIdleNodes of accelerator-data-source reads them"
+        return "pods of other namespaces are not read: set podsOnIdleNodes of accelerator-data-source to read them"
 
     def tag_made_up(self, endpoint: Endpoint) -> Report:
         return self._report(endpoint, self.merged(endpoint))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The extractor of topology labels: the place of an endpoint by its own labels, and by those of its node."""
+"""The extractor of topology labels: the location of an endpoint from its own labels and those of its node."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -37,15 +37,15 @@ class TopologyParameters(Parameters, frozen=True):
     """Cluster of endpoints for which discovery reports no cluster; by default it is unknown."""
     paths: tuple[str, ...] = ()
     """Files, or directories of files (.yaml, .yml, .json), with Node objects, in addition to those of the cluster and
-    of `--objects`; new versions apply at once. If two objects have the same name, the one in a file counts."""
+    of `--objects`; new versions apply immediately. An object in a file replaces one with the same name."""
 
 
 class TopologyExtractor(FollowingTagger[TopologyParameters], FollowsObjects[TopologyParameters]):
     """Reads host, rack, zone and region of an endpoint from its labels; a level without a label is unknown.
 
-    The cluster is the one that discovery reports, or `localCluster`. A label that the endpoint lacks is read from its
-    node, because pods rarely have these labels: from the Node of the cluster or of a file. Without the right to list
-    nodes, only labels of pods and nodes of files count.
+    The cluster is the one that discovery reports, or `localCluster`. A missing label is read from the Node of the
+    endpoint, in the cluster or in a file, because pods rarely have these labels. Without the right to list nodes, only
+    labels of pods and of nodes in files are used.
     """
 
     plugin_type = "topology-extractor"
@@ -57,7 +57,7 @@ class TopologyExtractor(FollowingTagger[TopologyParameters], FollowsObjects[Topo
         self.start_following(self.parameters.paths, frozenset({_NODE}))
 
     def tag(self, endpoint: Endpoint) -> Report:
-        """Return the location; log an endpoint without any, once for each node."""
+        """Return the location; log an endpoint without a location, once for each node."""
         found = self._place(endpoint)
         if found == Topology() and self._nodes and endpoint.node not in self._warned:
             if len(self._warned) < _MOST_WARNINGS:

@@ -188,13 +188,13 @@ def _remarks_on(
     classes: Iterable[str], slices: Iterable[ResourceSlice], slicers: Iterable[SliceNode], gpus: Iterable[Gpu]
 ) -> Iterator[str]:
     names = ((name.lower(), name) for name in classes)
-    yield from _twice(names, "AcceleratorClasses {places} differ in case alone: give each its own name")
+    yield from _twice(names, "AcceleratorClasses {places} differ only in case: give each a unique name")
     devices = (
         (f"{each.driver}/{each.pool}/{device.name} of generation {each.generation}", f"ResourceSlice {each.name}")
         for each in slices
         for device in each.devices
     )
-    yield from _twice(devices, "device {name} is in {places}: the last one counts; give each its own name")
+    yield from _twice(devices, "device {name} is in {places}: the last one counts; give each a unique name")
     uuids = ((gpu.gpu_uuid, node.source) for node in slicers for gpu in node.gpus)
     yield from _twice(uuids, "GPU {name} is in {places}: the first one of a node counts; correct the UUID of one")
     used = ((gpu.status.uuid, f"GPU {gpu.name}") for gpu in gpus if gpu.status.uuid)

@@ -109,14 +109,14 @@ def _grouped(tags: tuple[AcceleratorTag, ...]) -> _Groups:
     members: list[int] = []
     groups = np.empty(len(tags), dtype=np.intp)
     for slot, tag in enumerate(tags):
-        number = numbers.setdefault(_essence(tag), len(members))
+        number = numbers.setdefault(_compared_properties(tag), len(members))
         if number == len(members):
             members.append(slot)
         groups[slot] = number
     return _Groups(tuple(tags[slot] for slot in members), groups)
 
 
-def _essence(tag: AcceleratorTag) -> Hashable:
+def _compared_properties(tag: AcceleratorTag) -> Hashable:
     """Return all properties of the tag that `rejection` reads."""
     part = tag.partition
     return (

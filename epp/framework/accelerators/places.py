@@ -139,10 +139,10 @@ class _Devices:
         """Return the closeness of all slots to one, as `device_closeness` defines it."""
         own = np.flatnonzero(self.slots == slot)
         by_link = self._links_of(_known(self.places["device"][own]))
-        near = self._at(own, *ROW)
+        near = self._rows_at(own, *ROW)
         for device in by_link:
             near |= self.places["device"] == device
-        rows = np.flatnonzero(self._having(near)[self.slots])  # all others are 0
+        rows = np.flatnonzero(self._slots_with(near)[self.slots])  # all others are 0
         places = {name: keys[rows] for name, keys in self.places.items()}
         closest = np.zeros(len(rows))
         for row in own.tolist():
@@ -158,9 +158,9 @@ class _Devices:
 
     def sharing(self, slot: int, *names: str) -> Mask:
         """Mark the slots with a device at the same place as a device of the slot, for one of these kinds of places."""
-        return self._having(self._at(np.flatnonzero(self.slots == slot), *names))
+        return self._slots_with(self._rows_at(np.flatnonzero(self.slots == slot), *names))
 
-    def _at(self, own: Positions, *names: str) -> Mask:
+    def _rows_at(self, own: Positions, *names: str) -> Mask:
         """Mark the rows at the same place as one of these rows."""
         found = np.zeros(len(self.slots), dtype=np.bool_)
         for name in names:
@@ -169,7 +169,7 @@ class _Devices:
                 found |= keys == key
         return found
 
-    def _having(self, rows: Mask) -> Mask:
+    def _slots_with(self, rows: Mask) -> Mask:
         """Mark the slots of these rows."""
         found = np.zeros(self.capacity, dtype=np.bool_)
         found[self.slots[rows]] = True

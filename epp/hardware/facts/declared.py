@@ -29,7 +29,7 @@ _KINDS = {
 """Kind of devices by vendor; the default is GPU."""
 ENDPOINT_LIST = "endpoint list"
 OVERRIDE = "override "
-"""Source of the facts of an override, before its number, of which the first is 1."""
+"""Prefix of the source of an override, followed by its number, which starts at 1."""
 CLASS_NAMES_ON_PODS = ("ome.io/accelerator-class", "ome.ai/accelerator-class", "inference.optimization/acceleratorName")
 """Annotations or labels with the AcceleratorClass of a pod."""
 
@@ -134,11 +134,11 @@ def declared_facts(
     if name and product is None and name not in classes:
         warnings.append(f"{source}: {name!r} is neither an AcceleratorClass nor a product of the catalogue; ignored")
     model = classes[name].spec.model if name in classes else name
-    sliced_wrongly = profile_fault(declaration.profile, model) if declaration.profile else ""
+    profile_error = profile_fault(declaration.profile, model) if declaration.profile else ""
     profile, sharers = None, declaration.sharers or 1
     partition = equal_share(Sharing.TIME_SLICING, sharers) if sharers > 1 else None
-    if sliced_wrongly:
-        warnings.append(f"{source}: profile {sliced_wrongly}; it is ignored")
+    if profile_error:
+        warnings.append(f"{source}: profile {profile_error}; it is ignored")
         partition = UNKNOWN_SLICE
     elif (profile := parse_mig_profile(declaration.profile)) is not None:
         partition = partition_of(profile, mig_gpu(model) if model else None, sharers=sharers)
@@ -163,7 +163,7 @@ def declared_facts(
         facts.append(class_facts(classes[name], catalogue, rank))
     elif product is not None:
         facts.append(msgspec.structs.replace(product.facts(partition=partition), rank=rank))
-    if sliced_wrongly:
+    if profile_error:
         facts = [facts[0], *(fact.without_figures for fact in facts[1:])]
     if declaration.device:
         facts.append(Facts(source=source, rank=Rank.SELF, devices=(Device(id=declaration.device),)))

@@ -45,7 +45,7 @@ _AMD = "gpu.amd.com"
 _PCI_VENDORS = {_AMD: "1002", "gpu.intel.com": "8086", "gaudi.intel.com": "1da3"}
 _PLACED = re.compile(r".*-mig-.+-\d+-(\d+)")
 _UNHEALTHY = "Unhealthy"
-_ALL = Share(1.0, 1.0)
+_WHOLE_DEVICE = Share(1.0, 1.0)
 
 
 def dra_facts(context: EndpointContext, devices: Sequence[Allocated]) -> Iterator[Facts]:
@@ -65,9 +65,9 @@ def dra_facts(context: EndpointContext, devices: Sequence[Allocated]) -> Iterato
     memories: list[int] = []
     parts: list[Partition] = []
     for each in devices:
-        its = _product_of(each, catalogue)
-        share = share_of(each, its)
-        if (memory := _memory(each, its, share)) is not None:
+        product_of_device = _product_of(each, catalogue)
+        share = share_of(each, product_of_device)
+        if (memory := _memory(each, product_of_device, share)) is not None:
             memories.append(memory // _sharers(each, inventory))
         if each.device is not None:
             parts.append(_partition(each, inventory, share))
@@ -142,7 +142,7 @@ def _partition(each: Allocated, inventory: Inventory, share: Share | None) -> Pa
             parent_id=each.text("parentUUID"),
             sharers=sharers,
         )
-    if each.is_slice and (share is None or share == _ALL):
+    if each.is_slice and (share is None or share == _WHOLE_DEVICE):
         return UNKNOWN_SLICE
     if share is not None:
         return Partition(
@@ -202,8 +202,8 @@ def instaslice_facts(context: EndpointContext, requested: Sequence[ResourceReque
     claims = _claims(context) or _annotated(context)
     node_name = context.node_name or next((claim.node for claim in claims if not claim.tentative), "")
     node = inventory.slice_nodes.get(node_name)
-    wants = [each for each in requested if each.profile and (node is not None or each.name.startswith(SLICER_DOMAINS))]
-    if not claims and not wants:
+    slices = [each for each in requested if each.profile and (node is not None or each.name.startswith(SLICER_DOMAINS))]
+    if not claims and not slices:
         return
     if claims:
         yield _of_claims(claims, node, inventory, pod_ready=context.pod is None or context.pod.ready)
@@ -214,7 +214,7 @@ def instaslice_facts(context: EndpointContext, requested: Sequence[ResourceReque
             source="InstaSlice",
             rank=Rank.SLICE_CLAIM,
             state=Routability.DRAINING if context.options.on_missing_claim == "Drain" else Routability.UNKNOWN,
-            reason=f"the pod requests {wants[0].name} and has no claim for it",
+            reason=f"the pod requests {slices[0].name} and has no claim for it",
             attributes={SLICE: "unknown"},
         )
     if node is not None:

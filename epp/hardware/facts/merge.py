@@ -102,7 +102,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _UNITED = {"classes", "features", "resources", "attributes", "state", "reason"}
-"""Fields of a tag that do not come from one source alone."""
+"""Fields of a tag that combine several sources."""
 _SINGLE = [name for name in Facts.__struct_fields__ if name in AcceleratorTag.__struct_fields__ and name not in _UNITED]
 _PRICES = ("per_hour", "spot_per_hour", "per_million_tokens")
 _FIGURES = ("memory_bytes", "bandwidth_gbps", *PRECISIONS, *_PRICES, "cost_tier")

@@ -56,7 +56,7 @@ def test_corrected_value_counts_and_is_warned_of_with_its_place(build, kind, giv
 def test_key_in_other_capitals_counts_and_a_mistake_under_it_is_found_where_it_stands(build, refused):
     parameters, warnings = built(build, "prefix-cache-affinity-filter", "maxTtftPenaltyMs: 5")
     assert parameters.max_ttft_penalty_ms == 5.0
-    assert "maxTtftPenaltyMs is taken for maxTTFTPenaltyMs: write it in these capitals" in warnings[0].message
+    assert "maxTtftPenaltyMs is read as maxTTFTPenaltyMs: use this spelling" in warnings[0].message
     parameters = "{SessionIDConfig: {EvictionTTLSeconds: -1}}"
     (problem,) = refused(f"plugins: [{{type: session-affinity-filter, parameters: {parameters}}}]", experimental=True)
     assert str(problem).startswith("c.yaml:3:74: plugins[0].parameters.SessionIDConfig.EvictionTTLSeconds: ")

@@ -304,7 +304,7 @@ def test_names_that_occur_twice_are_said_with_both_places(documents):
     inventory = Inventory.build(files)
     assert [sentence.partition(":")[0] for sentence in inventory.remarks] == [
         "Node n1 is in a.yaml and in b.yaml",
-        "AcceleratorClasses h100 and H100 differ in case alone",
+        "AcceleratorClasses h100 and H100 differ only in case",
         "device gpu.nvidia.com/p/gpu-0 of generation 1 is in ResourceSlice one and ResourceSlice two",
         "GPU gpu-0000000a and GPU other have the UUID GPU-0000000a",
     ]

@@ -190,7 +190,7 @@ prices:
         ("{accelerator: h100, perHour: 1, devices: 8}", "write per: machine, or leave it out"),
         ("{instanceType: x, perHour: 1, devices: 0}", "devices is 0: write the number of accelerators"),
         ("{instanceType: x, perHour: 1, devices: 1.5}", "devices is 1.5: write the number of accelerators"),
-        ("{accelerator: L4, perHour: 0.5}", "l4 has perHour in line 2 already, which counts: remove one of them"),
+        ("{accelerator: L4, perHour: 0.5}", "l4 already has perHour in line 2, which applies: remove one of them"),
         ("cheap", "it is 'cheap': write an entry"),
     ],
 )
