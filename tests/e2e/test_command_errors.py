@@ -17,7 +17,7 @@ serve ENDPOINTS --config-file /no/such/file.yaml
 gateway ENDPOINTS --bind-address ::
   --bind-address has no effect without --metrics-port: add it
 serve ENDPOINTS --bind-address 192.0.2.1
-  cannot listen on 192.0.2.1:9002: this machine has no such address: choose one of its own, or :: for all
+  cannot listen on 192.0.2.1:9002: this machine does not have the address: choose one of its own, or :: for
 gateway ENDPOINTS --config-text kind:Pod --config-file pod.yaml
   --config-file and --config-text exclude each other: give one
 gateway --listen gateway.svc:80 --print-envoy-config
