@@ -225,7 +225,7 @@ async def test_ocm_15_new_credentials_of_a_mounted_secret_are_read(clusters):
     secret = clusters.directory / "secret"
     secret.mkdir()
     clusters.hub_user.kubeconfig(secret / "kubeconfig")
-    picker = await clusters.picker(clusters.config(kubeconfig=str(secret), context="test"))
+    picker = await clusters.picker(clusters.config(kubeconfig=str(secret), context="here"))
     await served_by(picker, "a-rank-0", "west")
     old = await clusters.hub_user.renew()
     (secret / "kubeconfig").write_text("clusters: [")
