@@ -317,7 +317,7 @@ class TaintFilterParameters(SessionAffinityParameters, frozen=True):
     """Tolerations, and the recognition of sessions."""
 
     strategy: Literal["encoded_endpoint_header", "session_id"] = "session_id"
-    """Recognition of sessions: by their id, or by the token in a header of the previous response."""
+    """How to recognise a session: `session_id` by its id, `encoded_endpoint_header` by the token of the last response."""
     tolerations: tuple[ClusterToleration, ...] = ()
     """Taints to ignore."""
     fallback_on_empty: bool = False

@@ -150,7 +150,7 @@ class SloFitParameters(FilterParameters, frozen=True):
     margin: Annotated[PositiveShare, Tunable(0.3, 1)] = 1.0
     """Share of a limit that an expected time may reach, above 0 and at most 1, as actual times vary."""
     prefer_cheapest: bool = True
-    """Keep only the fitting endpoints with the lowest price an hour, if any price is known."""
+    """Keep only the fitting endpoints with the lowest price an hour, if any is known; if false, keep all that fit."""
     none_fits: Literal["closest", "all"] = "closest"
     """Endpoints to keep if no endpoint fits: those closest to the limits (`closest`), or all (`all`)."""
     spot_preference: SpotPreference = "auto"
