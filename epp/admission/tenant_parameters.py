@@ -168,7 +168,7 @@ class QosPriorities(Parameters, frozen=True):
         return {"low": self.low, "medium": self.medium, "high": self.high, "critical": self.critical}[qos]
 
 
-class StandingParameters(Parameters, frozen=True):
+class PriorityParameters(Parameters, frozen=True):
     """Priority of requests."""
 
     qos: Qos | None = None
@@ -179,7 +179,7 @@ class StandingParameters(Parameters, frozen=True):
     """Highest priority that an objective may give them; by default no limit."""
 
 
-class OtherParameters(StandingParameters, frozen=True):
+class OtherParameters(PriorityParameters, frozen=True):
     """Unidentified requests."""
 
     name: Annotated[str, Meta(max_length=MOST_NAME_LENGTH)] = ""
@@ -187,7 +187,7 @@ class OtherParameters(StandingParameters, frozen=True):
     then it gets `default-flow`."""
 
 
-class TenantParameters(StandingParameters, frozen=True, kw_only=True):
+class TenantParameters(PriorityParameters, frozen=True, kw_only=True):
     """One tenant."""
 
     name: TenantName
@@ -200,7 +200,7 @@ class TenantParameters(StandingParameters, frozen=True, kw_only=True):
     """Fairness ids that identify it: values of the header that a client or the gateway sets."""
 
     @property
-    def is_known_otherwise(self) -> bool:
+    def has_identifiers(self) -> bool:
         """Whether it can be identified without a key in a file."""
         return bool(self.api_keys or self.namespaces or self.fairness_ids)
 
@@ -253,17 +253,17 @@ class TenantsParameters(Parameters, frozen=True):
             )
         places = [(f"tenants[{index}]", tenant) for index, tenant in enumerate(self.tenants)]
         for place, each in (*places, ("default", self.default)):
-            self._check_standing(place, each)
+            self._check_priority(place, each)
 
-    def priority_of(self, standing: StandingParameters) -> int | None:
-        if standing.priority is not None or standing.qos is None:
-            return standing.priority
-        return self.qos_priorities.of(standing.qos)
+    def priority_of(self, given: PriorityParameters) -> int | None:
+        if given.priority is not None or given.qos is None:
+            return given.priority
+        return self.qos_priorities.of(given.qos)
 
-    def _check_standing(self, place: str, standing: StandingParameters) -> None:
-        priority, most = self.priority_of(standing), standing.highest_priority
+    def _check_priority(self, place: str, given: PriorityParameters) -> None:
+        priority, most = self.priority_of(given), given.highest_priority
         if priority is not None and most is not None and priority > most:
-            source = "priority" if standing.priority is not None else f"qos {standing.qos}, of priority"
+            source = "priority" if given.priority is not None else f"qos {given.qos}, of priority"
             raise ValueError(f"{place}.highestPriority is {most}, below its {source} {priority}: raise it")
 
     def _check_headers(self) -> None:

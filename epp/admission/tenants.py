@@ -14,7 +14,7 @@ import structlog
 
 from epp.admission.tenant_parameters import (
     KeyTable,
-    StandingParameters,
+    PriorityParameters,
     TenantsParameters,
     digest_of,
     key_in,
@@ -82,12 +82,12 @@ class Directory:
             return self._unnamed
         return self._tenant(fairness_id, self._parameters.default)
 
-    def _tenant(self, name: str, standing: StandingParameters) -> Tenant:
+    def _tenant(self, name: str, given: PriorityParameters) -> Tenant:
         return Tenant(
             name=name,
-            priority=self._parameters.priority_of(standing),
-            highest_priority=standing.highest_priority,
-            qos=standing.qos or "",
+            priority=self._parameters.priority_of(given),
+            highest_priority=given.highest_priority,
+            qos=given.qos or "",
         )
 
 
@@ -114,7 +114,7 @@ def _remarks(
         [
             f"tenant {quoted(each.name)} cannot be identified, as no key is for it: add a key, or fairnessIds"
             for each in parameters.tenants
-            if parameters.api_key_file and each.name not in keys.lines and not each.is_known_otherwise
+            if parameters.api_key_file and each.name not in keys.lines and not each.has_identifiers
         ]
     )
 
@@ -158,7 +158,7 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
         if given.remove_api_key:
             self.sets_headers = self._key_headers
         self._uses_keys, self._refuses = given.uses_keys, given.unknown == "Refuse"
-        self._wants_key = self._uses_keys and self._refuses
+        self._requires_key = self._uses_keys and self._refuses
         self._file: LastGoodFile[KeyTable] | None = None
         if given.api_key_file:
             self._file = LastGoodFile.first(given.api_key_file, "apiKeyFile", read_key_file)
@@ -186,7 +186,7 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
             f"tenant {tenant.name!r} cannot be identified: give apiKeys, namespaces or fairnessIds, such as "
             f"fairnessIds: [{tenant.name}]"
             for tenant in given.tenants
-            if not (given.api_key_file or tenant.is_known_otherwise)
+            if not (given.api_key_file or tenant.has_identifiers)
         ]
         return found
 
@@ -216,13 +216,13 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
                 return tenant, By.API_KEY
             has_key = True
         self._unknown_keys += has_key and self._uses_keys and not request.dry_run
-        if has_key and self._wants_key:
+        if has_key and self._requires_key:
             raise UnknownApiKeyError
         if self._namespace_header:
             tenant = directory.by_namespace.get(fields.get(self._namespace_header, ""))
             if tenant is not None:
                 return tenant, By.NAMESPACE
-        if self._wants_key:
+        if self._requires_key:
             raise WithoutApiKeyError(self._key_headers[0] if self._key_headers else headers.AUTHORIZATION)
         fairness_id = fields.first_of(*headers.FAIRNESS_ID) or request.get(AGENT_IDENTITY) or DEFAULT_FLOW
         tenant = directory.by_fairness_id.get(fairness_id)

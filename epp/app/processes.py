@@ -91,7 +91,7 @@ class Processes:
             return
         name = token_hex(8)
         own = (
-            SharedWork(store, tells=not has_workers),
+            SharedWork(store, sends=not has_workers),
             SharedFailures(director.outliers, store),
             director.quotas.share(name, WhenAlone(settings.sharing.quotas_when_alone)),
         )

@@ -287,7 +287,7 @@ class FlowControl:
             if tried >= _RETRIED:
                 break
         if tried:
-            self._evictions.put_off()
+            self._evictions.postpone()
 
     def _evict_for(self, queued: QueuedRequest) -> bool:
         candidates, settings = queued.fitting(), self.settings

@@ -161,7 +161,7 @@ class Evictions:
             return False
         return any(band < priority for band in self._by_priority)
 
-    def put_off(self) -> None:
+    def postpone(self) -> None:
         """Wait for a grace period before the next decision, since no eviction would help now."""
         if self.settings is not None:
             self._ready_at = self._clock.now() + self.settings.grace_seconds

@@ -177,11 +177,11 @@ class _GuardedOrder(FlowOrder):
 
     def head(self, flow: str, key: float, queued: Queued) -> None:
         self._heads[flow] = key, queued
-        self._tell(lambda: self._order.head(flow, _ARRIVAL if self._has_failed else key, queued))
+        self._forward(lambda: self._order.head(flow, _ARRIVAL if self._has_failed else key, queued))
 
     def empty(self, flow: str) -> None:
         self._heads.pop(flow, None)
-        self._tell(lambda: self._order.empty(flow))
+        self._forward(lambda: self._order.empty(flow))
 
     def first(self) -> str:
         if not self._has_failed:
@@ -198,7 +198,7 @@ class _GuardedOrder(FlowOrder):
         return self._order.first()
 
     def dispatched(self, flow: str) -> None:
-        self._tell(lambda: self._order.dispatched(flow))
+        self._forward(lambda: self._order.dispatched(flow))
 
     def _first(self) -> str:
         flow = self._order.first()
@@ -206,7 +206,7 @@ class _GuardedOrder(FlowOrder):
             raise ResultError("chose a flow without queued requests")
         return flow
 
-    def _tell(self, act: Callable[[], None]) -> None:
+    def _forward(self, act: Callable[[], None]) -> None:
         if self._has_failed:
             act()
         elif isinstance(self._guard.call(FairnessPolicy.role, self._policy, act), Failure):

@@ -35,7 +35,7 @@ class Accounts:
         self._busy: dict[str, Account] = {}
         self._idle: OrderedDict[str, tuple[Account, OrderedDict[str, Account]]] = OrderedDict()
         """Idle accounts, each with its weight class."""
-        self._alike: list[OrderedDict[str, Account]] = [OrderedDict() for _ in range(len(_WEIGHTS) + 1)]
+        self._classes: list[OrderedDict[str, Account]] = [OrderedDict() for _ in range(len(_WEIGHTS) + 1)]
         """Classes of idle accounts, least weight first."""
 
     def __len__(self) -> int:
@@ -59,13 +59,13 @@ class Accounts:
             self._remove_idle(tenant)
             self._busy[tenant] = account
 
-    def rest(self, account: Account) -> None:
+    def release(self, account: Account) -> None:
         """Keep an account whose last request has ended, if it has weight."""
         self._busy.pop(account.tenant, None)
         self._remove_idle(account.tenant)
         self._keep_idle(account)
         if len(self._idle) > MOST_IDLE:
-            least = next(alike for alike in self._alike if alike)
+            least = next(alike for alike in self._classes if alike)
             dropped = next(iter(least.values()))
             self._remove_idle(dropped.tenant)
             self._forget(dropped)
@@ -81,7 +81,7 @@ class Accounts:
         if weight <= 0:
             self._forget(account)
             return
-        alike = self._alike[bisect_right(_WEIGHTS, weight)]
+        alike = self._classes[bisect_right(_WEIGHTS, weight)]
         alike[account.tenant] = account
         self._idle[account.tenant] = account, alike
 
@@ -135,7 +135,7 @@ class Alerts:
     def __len__(self) -> int:
         return sum(len(account.alerts) for account in self._alerting.values())
 
-    def look(self, account: Account, now: float, today: int) -> None:
+    def check(self, account: Account, now: float, today: int) -> None:
         """Start alerts of an account whose usage has grown."""
         share = account.quota.alert_percent / _PERCENT
         for key, used, limit in account.uses(now, today):

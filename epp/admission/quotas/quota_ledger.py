@@ -114,7 +114,7 @@ class QuotaLedger:
         if quota.total.device_seconds_per_day > 0 or quota.total.dollars_per_day > 0:
             self._unsettled[reservation] = None
         _note_uncounted(account, reservation)
-        self.alerts.look(account, now, self.calendar.today())
+        self.alerts.check(account, now, self.calendar.today())
         self._observer.charged(reservation)
         return reservation
 
@@ -155,9 +155,9 @@ class QuotaLedger:
         self.joint.add(account.tenant, -reservation.amounts.accelerator_bytes)
         account.give_back(reservation, usage, now, unserved=unserved)
         if account.counts_over_time:
-            self.alerts.look(account, now, self.calendar.today())
+            self.alerts.check(account, now, self.calendar.today())
         if not account.requests:
-            self.accounts.rest(account)
+            self.accounts.release(account)
         self._observer.released(reservation)
         self.notify_release(reservation.tenant, account.quota)
 
@@ -181,7 +181,7 @@ class QuotaLedger:
                     reservation.spent.add(spent)
                     account.spend(reservation, spent, today)
                 self._note_change(account)
-                self.alerts.look(account, now, today)
+                self.alerts.check(account, now, today)
         self.alerts.sweep(now, today, _MOST_SWEPT)
         self.accounts.tidy(_MOST_SWEPT)
 

@@ -284,7 +284,7 @@ class Quotas:
             account.quota = former
         else:
             if account.requests:
-                self._ledger.alerts.look(account, now, today)
+                self._ledger.alerts.check(account, now, today)
             self._ledger.notify_release(tenant)
         return Adjustment(
             tenant=tenant,

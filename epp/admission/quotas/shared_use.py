@@ -45,7 +45,7 @@ class _Peer:
     first: int = 0
     is_whole: bool = False
     """Whether all of its use is known."""
-    knows: int = 0
+    acknowledged: int = 0
     """Own version up to which it missed nothing."""
     is_gone: bool = False
     """Whether it was forgotten without contact: its use is kept for a while."""
@@ -63,7 +63,7 @@ class _Peer:
             self.tenants.clear()
         self.version, self.first, self.is_gone = payload.version, payload.first, False
         self.is_whole = self.run <= self.first and (payload.is_whole or (is_next and self.is_whole))
-        self.knows = payload.received.get(picker, 0)
+        self.acknowledged = payload.received.get(picker, 0)
 
     @property
     def received(self) -> int:
@@ -100,9 +100,9 @@ class SharedUse(Shareable):
         self._group = ledger.group = Group(picker, when_alone)
         self._peers: dict[str, _Peer] = {}
         self._version, self._first = 0, 1
-        self._again: dict[str, None] = {}
+        self._resending: dict[str, None] = {}
         """Tenants whose use is still to be sent again."""
-        self._wants_whole = self._owes_answer = False
+        self._whole_due = self._answer_due = False
         self._sent_whole = True
         self._unconfirmed: dict[str, Account] = {}
         """Accounts whose use some others may not know."""
@@ -114,12 +114,12 @@ class SharedUse(Shareable):
     def renew(self) -> None:
         """Announce this picker; each minute, and if another picker missed a payload, send all use again."""
         self._renewals += 1
-        self._owes_answer = True
+        self._answer_due = True
         peers = self._peers.values()
         if self._renewals % _WHOLE_RENEWALS == 0:
-            self._wants_whole = True
-        if any(peer.knows < self._first for peer in peers if not peer.is_gone):
-            self._wants_whole = True
+            self._whole_due = True
+        if any(peer.acknowledged < self._first for peer in peers if not peer.is_gone):
+            self._whole_due = True
         if not self._is_cut_off:
             for name in [name for name, peer in self._peers.items() if peer.is_gone]:
                 self.forget(name)
@@ -127,21 +127,21 @@ class SharedUse(Shareable):
     def changes(self, snapshot: Snapshot) -> bytes | None:  # noqa: ARG002  no endpoints
         """Return the changed use of about 200 tenants."""
         version = self._version + 1
-        if self._wants_whole:
+        if self._whole_due:
             self._begin_whole(version)
         entries: list[msgspec.Raw] = []
         size = 0
-        for tenants in (self._ledger.changed, self._again):
+        for tenants in (self._ledger.changed, self._resending):
             while tenants and size < _MOST_ENTRY_BYTES:
                 tenant = next(iter(tenants))
                 del tenants[tenant]
-                entry = _encode(self._entry(tenant, version, with_others=tenants is self._again))
+                entry = _encode(self._entry(tenant, version, with_others=tenants is self._resending))
                 entries.append(msgspec.Raw(entry))
                 size += len(entry)
-        is_whole = not self._again
-        if not (entries or self._owes_answer or is_whole != self._sent_whole):
+        is_whole = not self._resending
+        if not (entries or self._answer_due or is_whole != self._sent_whole):
             return None
-        self._version, self._owes_answer, self._sent_whole = version, False, is_whole
+        self._version, self._answer_due, self._sent_whole = version, False, is_whole
         if not self._peers:
             self._confirm(version)
         received = {name: peer.received for name, peer in self._peers.items()}
@@ -153,9 +153,9 @@ class SharedUse(Shareable):
         known = self._peers.get(peer)
         if known is None:
             known = self._peers[peer] = _Peer(peer)
-            self._wants_whole = self._owes_answer = True
+            self._whole_due = self._answer_due = True
             self._group.pickers = len(self._peers) + 1
-        self._owes_answer |= bool(entries) or sent.first != known.first
+        self._answer_due |= bool(entries) or sent.first != known.first
         was_whole = known.is_whole
         known.note(sent, self._group.picker)
         for entry in entries:
@@ -163,7 +163,7 @@ class SharedUse(Shareable):
         if known.is_whole and known.missing:
             self._drop(known, known.missing)
             known.missing.clear()
-        self._look()
+        self._confirm_received()
         return len(entries)
 
     def forget(self, peer: str) -> None:
@@ -177,13 +177,13 @@ class SharedUse(Shareable):
         del self._peers[peer]
         self._group.pickers = len(self._peers) + 1
         self._drop(known, known.tenants | known.missing)
-        self._look()
+        self._confirm_received()
 
     def connection(self, *, is_lost: bool) -> None:
         now = self._clock.now()
         self._group.lost_at = now if is_lost else None
         if not is_lost:
-            self._found_at, self._wants_whole = now, True
+            self._found_at, self._whole_due = now, True
             for account in list(self._ledger.accounts):
                 self._ledger.notify_release(account.tenant)
 
@@ -193,8 +193,8 @@ class SharedUse(Shareable):
         return self._group.lost_at is not None or self._clock.now() - self._found_at <= _FORGOTTEN_SECONDS
 
     def _begin_whole(self, version: int) -> None:
-        self._wants_whole, self._first, today = False, version, self._ledger.calendar.today()
-        self._again = {
+        self._whole_due, self._first, today = False, version, self._ledger.calendar.today()
+        self._resending = {
             account.tenant: None
             for account in self._ledger.accounts
             if account.peer_use is not None and (any(account.own(today)) or account.peer_use.days(today))
@@ -238,7 +238,7 @@ class SharedUse(Shareable):
         peer.tenants.add(account.tenant)
         peer.missing.discard(account.tenant)
         if not account.requests:
-            accounts.rest(account)
+            accounts.release(account)
         self._ledger.notify_release(account.tenant, account.quota)
 
     def _drop(self, peer: _Peer, tenants: AbstractSet[str]) -> None:
@@ -249,14 +249,14 @@ class SharedUse(Shareable):
                 account.peer_use.forget(peer.name)
                 self._ledger.notify_release(tenant)
 
-    def _look(self) -> None:
+    def _confirm_received(self) -> None:
         """Confirm what all others know by now."""
         self._ledger.joint.clear()
         peers = self._peers.values()
         if not peers:
             self._confirm(self._version)
         elif all(peer.is_whole for peer in peers):
-            known = min(peer.knows for peer in peers)
+            known = min(peer.acknowledged for peer in peers)
             if known != self._known:
                 self._confirm(known)
 

@@ -104,12 +104,12 @@ class Allowances:
     def of_sources(self, tenant: str) -> Allowance | None:
         """Return the allowance by the sources alone; a source that fails is skipped."""
         for source in self._sources:
-            found = self._guard.call(QuotaSource.role, source, self._ask, source, tenant)
+            found = self._guard.call(QuotaSource.role, source, self._checked_quota, source, tenant)
             if found is not None and not isinstance(found, Failure):
                 return found
         return None
 
-    def _ask(self, source: QuotaSource[Any], tenant: str) -> Allowance | None:
+    def _checked_quota(self, source: QuotaSource[Any], tenant: str) -> Allowance | None:
         quota = source.quota_of(tenant)
         if quota is None:
             return None

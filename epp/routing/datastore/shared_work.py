@@ -55,22 +55,22 @@ class SharedWork(Shareable):
 
     share_name = "work"
 
-    def __init__(self, store: Datastore, *, tells: bool = True) -> None:
-        """Prepare; a process whose columns have what others told it `tells` nothing."""
+    def __init__(self, store: Datastore, *, sends: bool = True) -> None:
+        """Prepare; a process whose columns have what others told it `sends` nothing."""
         self._store = store
-        self._tells = tells
+        self._sends = sends
         self._peers: dict[str, dict[str, _Entry]] = {}
         """Entries by picker and address of the endpoint."""
         self._totals: dict[str, tuple[int, int]] = {}
         """Requests and tokens of all other pickers, by address."""
-        self._told = np.zeros((3, 0))
+        self._sent = np.zeros((3, 0))
         """Requests, tokens and picks by slot, as others know them."""
         self._endpoints: tuple[Endpoint | None, ...] = ()
         """Endpoint of each slot."""
         self._renews = self._renews_all = True
         self._next = 0
         """Slot at which the next payload begins, so that a full one leaves each slot out in turn."""
-        self._left: list[str] = []
+        self._departed: list[str] = []
         """Addresses whose endpoint left while others counted work there."""
         store.subscribe(self._pool_changed)
 
@@ -84,16 +84,16 @@ class SharedWork(Shareable):
 
     def changes(self, snapshot: Snapshot) -> bytes | None:
         """Return the work of endpoints where it changed, of at most 400."""
-        if not self._tells:
+        if not self._sends:
             return None
-        self._follow(snapshot)
+        self._track_endpoints(snapshot)
         own = _own(snapshot)
         whole = self._renew(own) if self._renews or self._renews_all else False
-        left, self._left = self._left[:_RENEWED], self._left[_RENEWED:]
-        slots = self._in_turn(np.flatnonzero((own != self._told).any(axis=0)), _MOST_ENTRIES - len(left))
+        left, self._departed = self._departed[:_RENEWED], self._departed[_RENEWED:]
+        slots = self._in_turn(np.flatnonzero((own != self._sent).any(axis=0)), _MOST_ENTRIES - len(left))
         if not (whole or left or len(slots)):
             return None
-        self._told[:, slots] = own[:, slots]
+        self._sent[:, slots] = own[:, slots]
         endpoints = self._endpoints
         entries = [(address, 0, 0, 0) for address in left]
         entries += [
@@ -139,9 +139,9 @@ class SharedWork(Shareable):
         used = np.flatnonzero(own.any(axis=0))
         whole = len(used) <= _MOST_ENTRIES
         if whole:
-            self._told[:2] = 0
+            self._sent[:2] = 0
         else:
-            self._told[:, used if self._renews_all else self._in_turn(used, _RENEWED)] = np.nan
+            self._sent[:, used if self._renews_all else self._in_turn(used, _RENEWED)] = np.nan
         self._renews = self._renews_all = False
         return whole
 
@@ -153,18 +153,18 @@ class SharedWork(Shareable):
         self._next = int(chosen[-1]) + 1
         return chosen
 
-    def _follow(self, snapshot: Snapshot) -> None:
+    def _track_endpoints(self, snapshot: Snapshot) -> None:
         """Count nothing as told of slots that have another endpoint than before."""
         endpoints = snapshot.endpoints.values
         if endpoints is self._endpoints:
             return
-        if len(endpoints) > self._told.shape[1]:
-            self._told = np.pad(self._told, ((0, 0), (0, len(endpoints) - self._told.shape[1])))
+        if len(endpoints) > self._sent.shape[1]:
+            self._sent = np.pad(self._sent, ((0, 0), (0, len(endpoints) - self._sent.shape[1])))
         changed = snapshot.endpoints.changed_since(self._endpoints)
         for slot in changed:
-            if slot < len(self._endpoints) and (gone := self._endpoints[slot]) and self._told[:2, slot].any():
-                self._left.append(gone.hostport)
-        self._told[:, changed] = 0
+            if slot < len(self._endpoints) and (gone := self._endpoints[slot]) and self._sent[:2, slot].any():
+                self._departed.append(gone.hostport)
+        self._sent[:, changed] = 0
         self._endpoints = endpoints
 
     def _pool_changed(self, change: Change) -> None:

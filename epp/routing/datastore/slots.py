@@ -16,7 +16,7 @@ from epp.framework.endpoint import Endpoint, Identity
 from epp.framework.records import ENDPOINTS, Derivation, Records
 from epp.framework.snapshot import Attribute, Column, Snapshot
 
-_NOBODY = Identity("", "")
+_NO_IDENTITY = Identity("", "")
 _FEW = 8
 """Most cells of a column that are faster to write one by one."""
 
@@ -38,7 +38,7 @@ class Slots:
         self.slots: dict[str, int] = {}
         """Keyed by endpoint id."""
         self.endpoints: list[Endpoint | None] = [None] * capacity
-        self.identities: list[Identity] = [_NOBODY] * capacity
+        self.identities: list[Identity] = [_NO_IDENTITY] * capacity
         """Identity by slot, including fields known before the last change of labels."""
         self._by_address: dict[str, list[int]] = {}
         self.free: list[int] = list(range(capacity))
@@ -47,7 +47,7 @@ class Slots:
     def grow(self, extra: int) -> None:
         before = len(self.endpoints)
         self.endpoints.extend([None] * extra)
-        self.identities.extend([_NOBODY] * extra)
+        self.identities.extend([_NO_IDENTITY] * extra)
         self.free.extend(range(before, before + extra))
 
     def slot_at(self, hostport: str) -> int | None:
@@ -72,7 +72,7 @@ class Slots:
         endpoint = self.endpoints[slot]
         assert endpoint is not None  # noqa: S101  of a slot in use
         self.endpoints[slot] = None
-        self.identities[slot] = _NOBODY
+        self.identities[slot] = _NO_IDENTITY
         del self.slots[endpoint.id]
         here = self._by_address[endpoint.hostport]
         here.remove(slot)

@@ -58,7 +58,7 @@ class Datastore:
         """Whether that report has a core column."""
         self._attributes: dict[str, tuple[Attribute[Any], list[object]]] = {}
         self._listeners: list[Callable[[Change], None]] = []
-        self._on_news: Callable[[], None] | None = None
+        self._on_release: Callable[[], None] | None = None
         self._pool_changed = True
         self._version = 0
         """Grows with each change of the pool."""
@@ -71,7 +71,7 @@ class Datastore:
         """The snapshot that was made last; read from any thread."""
         for attribute in CORE_ATTRIBUTES:
             self._add_attribute(attribute)
-        self.ledger = Ledger(self._table, on_release=self._tell_news)
+        self.ledger = Ledger(self._table, on_release=self._notify_release)
         self._inheritance = Inheritance(self._table)
 
     @property
@@ -95,9 +95,9 @@ class Datastore:
     def subscribe(self, listener: Callable[[Change], None]) -> None:
         self._listeners.append(listener)
 
-    def call_on_news(self, listener: Callable[[], None]) -> None:
+    def call_on_release(self, listener: Callable[[], None]) -> None:
         """Call `listener` once, after the next change that may free capacity: a report, a new pool, ended work."""
-        self._on_news = listener
+        self._on_release = listener
 
     def replace(self, endpoints: Iterable[Endpoint]) -> Change:
         """Make these the pool.
@@ -139,15 +139,15 @@ class Datastore:
                 updated.append((kept, endpoint))
         change = Change(tuple(added), tuple(removed), tuple(updated))
         if added or removed or updated:
-            self._tell(change)
+            self._publish(change)
         return change
 
-    def _tell(self, change: Change) -> None:
+    def _publish(self, change: Change) -> None:
         self._pool_changed = True
         self._version += 1
         for listener in self._listeners:
             listener(change)
-        self._tell_news()
+        self._notify_release()
 
     def report(self, endpoint: Endpoint, report: Report) -> None:
         """Write the report of an endpoint; ignored once it left.
@@ -169,7 +169,7 @@ class Datastore:
             if changed:
                 self._table.put(LOAD_AT, slot, now)
             self._inheritance.reported(slot, now)
-        self._tell_news()
+        self._notify_release()
 
     def copy_columns(self, columns: Iterable[tuple[Column, Positions, Floats]]) -> None:
         """Write numbers that another process collected: columns, slots, and a value for each of these."""
@@ -178,7 +178,7 @@ class Datastore:
             if column == METRICS_AT and self._inheritance.is_active:
                 for slot in slots.tolist():
                     self._inheritance.reported(slot, self._clock.now())
-        self._tell_news()
+        self._notify_release()
 
     def copy_records(self, attribute: Attribute[T], records: Iterable[tuple[int, T]]) -> None:
         """Write records, by slot, that another process collected."""
@@ -191,11 +191,11 @@ class Datastore:
         Endpoints that join later inherit nothing.
         """
         self._inheritance.begin(self._places.slots.values(), self._clock.now(), seconds)
-        self._tell_news()
+        self._notify_release()
 
     def sweep_inherited(self) -> None:
         if self._inheritance.sweep(self._clock.now()):
-            self._tell_news()
+            self._notify_release()
 
     def count_peers(self, slot: int, requests: int, tokens: int) -> None:
         """Count so much work of other pickers as in flight at a slot."""
@@ -207,7 +207,7 @@ class Datastore:
                 self._table.add(whole, slot, change)
                 released = released or change < 0
         if released:
-            self._tell_news()
+            self._notify_release()
 
     def count_ended(self, identities: Sequence[str], numbers: Floats) -> None:
         """Count requests that another process served at the endpoints of these ids; ids not in the pool are ignored.
@@ -284,7 +284,7 @@ class Datastore:
         self._reports = [None] * len(self._reports)
         if change.added or change.removed or change.updated:
             self._planned[ENDPOINTS] = staging.records[ENDPOINTS]
-            self._tell(change)
+            self._publish(change)
         return True
 
     def put_tags(self, staging: Staging) -> None:
@@ -354,13 +354,13 @@ class Datastore:
         slot = self.slot_of(endpoint)
         if slot is not None and self._table.get(REACHABLE, slot) != reachable:
             self._table.put(REACHABLE, slot, reachable)
-            self._tell_news()
+            self._notify_release()
 
     def avoid(self, slot: int, *, avoided: bool) -> None:
         """Write whether requests avoid the endpoint of a slot if they can."""
         if self._table.get(AVOIDED, slot) != avoided:
             self._table.put(AVOIDED, slot, avoided)
-            self._tell_news()
+            self._notify_release()
 
     def snapshot(self) -> Snapshot:
         """Return the present snapshot; the same object until the next write."""
@@ -437,9 +437,9 @@ class Datastore:
         endpoint = None if slot is None else self._places.endpoints[slot]
         return None if slot is None or endpoint is None else (slot, endpoint)
 
-    def _tell_news(self) -> None:
-        if self._on_news is not None:
-            listener, self._on_news = self._on_news, None
+    def _notify_release(self) -> None:
+        if self._on_release is not None:
+            listener, self._on_release = self._on_release, None
             listener()
 
     def _write(self, slot: int, report: Report) -> None:

@@ -223,7 +223,9 @@ class Director:
         waits = flow is not None and isinstance(outcome, WaitingRequest)
         longest = flow.settings.longest_wait(request.priority) if flow is not None and waits else 0.0
         return PendingRequest(
-            partial(self._wait, incoming, outcome), partial(self._left, incoming, outcome), longest_seconds=longest
+            partial(self._wait, incoming, outcome),
+            partial(self._client_left, incoming, outcome),
+            longest_seconds=longest,
         )
 
     def _arrive(self, incoming: IncomingRequest, began_at: float | None) -> Routing | QueueDirective | WaitingRequest:
@@ -239,7 +241,7 @@ class Director:
                 began_at=began_at,
             )
             identified = request
-            incoming.give_flow(self._guard)
+            incoming.assign_flow(self._guard)
             if ATTEMPT_COUNT in request.headers:
                 self.attempts.supersede_former(request)
             if self.quotas.is_active:
@@ -281,7 +283,7 @@ class Director:
         room = None if flow is None else flow.room(candidates, incoming.request.priority)
         if room is not None and room.any():
             with suppress(NeedsFullEndpointError):
-                return self._router.go(incoming, candidates, room)
+                return self._router.route_with_room(incoming, candidates, room)
         return self._router.schedule(incoming, candidates)
 
     def _enter(
@@ -298,7 +300,7 @@ class Director:
         room = flow.enter(waiting, candidates)
         if room is not None:
             try:
-                return self._router.go(incoming, candidates, room)
+                return self._router.route_with_room(incoming, candidates, room)
             except NeedsFullEndpointError:
                 flow.wait(waiting)
             except BlockedError as error:
@@ -338,10 +340,10 @@ class Director:
             self._refused(incoming.request, error)
             raise
         except asyncio.CancelledError:
-            self._left(incoming, hold)
+            self._client_left(incoming, hold)
             raise
 
-    def _left(self, incoming: IncomingRequest, hold: QueueDirective | WaitingRequest) -> None:
+    def _client_left(self, incoming: IncomingRequest, hold: QueueDirective | WaitingRequest) -> None:
         """Record that the client of a held request has left."""
         if isinstance(hold, WaitingRequest) and self._flow is not None:
             self._flow.leave(hold)

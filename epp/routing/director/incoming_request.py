@@ -105,7 +105,7 @@ class IncomingRequest(msgspec.Struct, eq=False):
         if not request.model:
             raise ModelMissingError
 
-    def give_flow(self, guard: Guard) -> None:
+    def assign_flow(self, guard: Guard) -> None:
         """Run the hooks for request headers, then set the flow; raises a RequestError of a hook."""
         request = self.request
         for plugin in self.pipeline.of(RequestHeaders):

@@ -125,11 +125,11 @@ class Observers(DirectorObserver):
 
 
 def _all(methods: Sequence[Callable[..., None]]) -> Callable[..., None]:
-    def tell(*arguments: object) -> None:
+    def notify(*arguments: object) -> None:
         for method in methods:
             method(*arguments)
 
-    return tell
+    return notify
 
 
 class FlowReports(FlowObserver):

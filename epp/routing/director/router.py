@@ -44,7 +44,7 @@ from epp.routing.director.routing import Routing
 from epp.routing.outliers.outlier_detector import OutlierDetector
 
 _IF_AVAILABLE = re.compile(r"(?:\A|,)\s*+if-available\s*+(?:[;=,]|\Z)", re.IGNORECASE | re.ASCII)
-PERHAPS_ELSEWHERE = (UnmetConstraintError, OverQuotaError, ResourceExhaustedError, ServiceUnavailableError)
+RETRY_WITH_FULL = (UnmetConstraintError, OverQuotaError, ResourceExhaustedError, ServiceUnavailableError)
 """Refusals among endpoints with room that may not hold for full endpoints."""
 _NO_COSTS: Mapping[str, int] = MappingProxyType({})
 
@@ -131,7 +131,9 @@ class Router:
         quotas.nominate(request, victims)
         return True
 
-    def go(self, incoming: IncomingRequest, candidates: Candidates, room: Mask) -> Routing | QueueDirective:
+    def route_with_room(
+        self, incoming: IncomingRequest, candidates: Candidates, room: Mask
+    ) -> Routing | QueueDirective:
         """Route a request that has waited, by the present pipeline, to one of the candidates with room.
 
         Raises NeedsFullEndpointError where only others can serve it, BlockedError where the quota of its tenant has to
@@ -143,7 +145,7 @@ class Router:
             return self.schedule(incoming, candidates)
         try:
             return self.schedule(incoming, candidates.keep(room))
-        except (*PERHAPS_ELSEWHERE, BlockedError) as error:
+        except (*RETRY_WITH_FULL, BlockedError) as error:
             self._check_others(incoming, candidates, error)
             raise NeedsFullEndpointError from error
 
@@ -243,9 +245,9 @@ class Router:
         self.reservations.assume(routing, started)
         if ATTEMPT_COUNT in request.headers:
             self.attempts.opened(routing)
-            routing.tell_end(self.attempts.ended)
+            routing.add_end_listener(self.attempts.ended)
         if self.evictions.started(routing):
-            routing.tell_end(self.evictions.ended)
+            routing.add_end_listener(self.evictions.ended)
         return routing
 
     def _check_others(

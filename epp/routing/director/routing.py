@@ -103,7 +103,7 @@ class Routing:
     _served_address: str = ""
     _response_headers: Headers = field(init=False)
     _usage: UsageReader | GrpcUsageReader | None = None
-    _tell_interval: Callable[[float], None] | None = None
+    _on_interval: Callable[[float], None] | None = None
     _last_piece_at: float = 0.0
     _completed: bool = False
     _awaits_token: bool = True
@@ -128,7 +128,7 @@ class Routing:
         """Whether the client may have got a part of the body."""
         return self.first_byte_at is not None or self._is_unseen
 
-    def tell_end(self, on_end: "Callable[[Routing], None]") -> None:
+    def add_end_listener(self, on_end: "Callable[[Routing], None]") -> None:
         """Call `on_end` when the request ends; until then it can be evicted."""
         self._on_end = (*self._on_end, on_end)
 
@@ -169,7 +169,7 @@ class Routing:
         self.settled(self)
         self._release(failed=False)
         self.observer.expired(self)
-        self._tell_end()
+        self._notify_end()
         return True
 
     @property
@@ -199,9 +199,9 @@ class Routing:
         """Whether the response says how many tokens of the prompt came from a cache."""
         return self._usage is not None and self._usage.tells_cached
 
-    def time_pieces(self, tell_interval: Callable[[float], None]) -> None:
+    def time_pieces(self, on_interval: Callable[[float], None]) -> None:
         """Tell the seconds between two pieces of the body, from now on."""
-        self._tell_interval = tell_interval
+        self._on_interval = on_interval
 
     @property
     def counts_tokens(self) -> bool:
@@ -301,9 +301,9 @@ class Routing:
         if self.first_byte_at is None and piece:
             self.first_byte_at = self._last_piece_at = now()
             self.observer.first_piece(self)
-        elif self._tell_interval is not None and piece:
+        elif self._on_interval is not None and piece:
             at = now()
-            self._tell_interval(at - self._last_piece_at)
+            self._on_interval(at - self._last_piece_at)
             self._last_piece_at = at
         if last and self.first_byte_at is not None and not self._awaits_token:
             self._is_timed = True
@@ -331,24 +331,24 @@ class Routing:
         if self._awaits_token and self.status:
             self._end_without_token(cause)
         self._release(failed=self.status >= SERVER_ERROR)
-        if cause is not Cause.CLIENT_DISCONNECT or not self.status or not self._inquire():
+        if cause is not Cause.CLIENT_DISCONNECT or not self.status or not self._probe():
             self.observer.completed(self, cause)
-        self._tell_end()
+        self._notify_end()
         if not self._is_timed:
             for plugin in self.pipeline.of(ResponseTiming):
                 self.guard.call(ResponseTiming.role, plugin, plugin.interrupted, self.request, self._response())
 
-    def _inquire(self) -> bool:
+    def _probe(self) -> bool:
         """Probe whether the model server has gone; return False if probes are impossible."""
         self.ended_at = self.outliers.now
-        return self.outliers.inquire(self.served, self._told)
+        return self.outliers.probe(self.served, self._probed)
 
-    def _told(self, verdict: Verdict) -> None:
+    def _probed(self, verdict: Verdict) -> None:
         lost = verdict is Verdict.REFUSES
         if lost:
             self.credit.fail()
             if self._awaits_token:
-                self._take_back()
+                self._report_uncomputed()
         self.observer.completed(self, Cause.SERVER_LOST if lost else Cause.CLIENT_DISCONNECT)
 
     def _commit(self) -> None:
@@ -373,15 +373,15 @@ class Routing:
 
     def _end_without_token(self, cause: Cause) -> None:
         if self.status >= CLIENT_ERROR:
-            self._take_back()
+            self._report_uncomputed()
         elif cause is Cause.UNSEEN:
             self.outliers.succeeded(self.served, self.request.model)
         elif cause is Cause.NATURAL:
             if self.request.model:  # an empty response, or an error with status 200
                 self._failed(EndpointFailure.SERVER)
-            self._take_back()
+            self._report_uncomputed()
 
-    def _take_back(self) -> None:
+    def _report_uncomputed(self) -> None:
         """Tell plugins that the endpoint did not compute the prompt."""
         for plugin in self.pipeline.of(PreRequest):
             with suppress(PluginFailedError):
@@ -393,7 +393,7 @@ class Routing:
             reservation, self.reservation = self.reservation, None
             reservation.release(self.usage)
 
-    def _tell_end(self) -> None:
+    def _notify_end(self) -> None:
         listeners, self._on_end = self._on_end, ()
         for on_end in listeners:
             on_end(self)

@@ -29,7 +29,7 @@ from epp.routing.director.incoming_request import IncomingRequest, path_of
 from epp.routing.director.observers import DirectorObserver
 from epp.routing.director.open_requests import Attempts, Reservations
 from epp.routing.director.pipeline import Pipeline, PoolPolicies
-from epp.routing.director.router import PERHAPS_ELSEWHERE, BlockedError, QueueDirective, Router, Runtime, none_eligible
+from epp.routing.director.router import RETRY_WITH_FULL, BlockedError, QueueDirective, Router, Runtime, none_eligible
 from epp.routing.director.waiting import UsualDetector, shed
 from epp.routing.outliers.outlier_detector import OutlierDetector
 
@@ -139,7 +139,7 @@ class Simulation:
             incoming.identify(self.policies, seed=seed, now=self._clock.now(), observer=trace)
             if self.is_closed:
                 raise StartingError
-            incoming.give_flow(self._guard)
+            incoming.assign_flow(self._guard)
             outcome, waits = self._decided(incoming)
         except RequestError as error:
             outcome = error
@@ -200,7 +200,7 @@ class Simulation:
             return outcome, "room at an endpoint"
         try:
             return self._scheduled(incoming, candidates.keep(room))
-        except PERHAPS_ELSEWHERE as error:
+        except RETRY_WITH_FULL as error:
             if room.all():
                 raise
             try:

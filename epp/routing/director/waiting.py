@@ -71,7 +71,7 @@ class QueueStatus(msgspec.Struct, frozen=True):
     """Arrival of the oldest one, in seconds on the clock; None for empty queues."""
 
 
-_NOBODY = QueueStatus()
+_EMPTY = QueueStatus()
 
 
 class Dispatcher:
@@ -84,7 +84,7 @@ class Dispatcher:
         self._timer: asyncio.TimerHandle | None = None
         self._is_soon = False
         """Whether the timer is for the next iteration."""
-        self.latest = _NOBODY
+        self.latest = _EMPTY
         """Status at the last look; at most 50 ms old, unless the event loop is late."""
 
     def arm(self) -> None:
@@ -99,27 +99,27 @@ class Dispatcher:
         flow = self._current()
         if flow is None or not flow.queues.requests:
             self._timer = None
-            self.latest = _NOBODY
+            self.latest = _EMPTY
             return
         queues = flow.queues
         oldest = [band.oldest.queued.enqueued_at for band in queues.bands.values() if band.oldest is not None]
         self.latest = QueueStatus(queues.requests, queues.size_bytes, min(oldest, default=None))
         deadline = flow.next_deadline()
         seconds = _LONGEST_SECONDS if deadline is None else min(_LONGEST_SECONDS, deadline - self._clock.now())
-        self._store.call_on_news(self.on_update)
-        self._timer = asyncio.get_running_loop().call_later(max(0.0, seconds), self._look)
+        self._store.call_on_release(self.on_update)
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, seconds), self._run)
 
     def on_update(self) -> None:
         """Look in the next iteration of the event loop, once for all changes of this one."""
         if self._timer is not None:
             self._timer.cancel()
-            self._look_soon()
+            self._run_soon()
 
-    def _look_soon(self) -> None:
+    def _run_soon(self) -> None:
         self._is_soon = True
-        self._timer = asyncio.get_running_loop().call_later(0, self._look)
+        self._timer = asyncio.get_running_loop().call_later(0, self._run)
 
-    def _look(self) -> None:
+    def _run(self) -> None:
         flow, is_soon, self._is_soon = self._current(), False, False
         try:
             if flow is not None:
@@ -129,7 +129,7 @@ class Dispatcher:
             if self._timer is not None:  # it may have been set meanwhile
                 self._timer.cancel()
             if is_soon:
-                self._look_soon()
+                self._run_soon()
             else:
                 self._wait()
 
@@ -163,7 +163,7 @@ class WaitingRequest(QueuedRequest):
     def route(self, candidates: Candidates, room: Mask) -> bool | Blocked:
         """Route it, or settle it with the error of the attempt."""
         try:
-            outcome = self._router.go(self.incoming, candidates, room)
+            outcome = self._router.route_with_room(self.incoming, candidates, room)
         except NeedsFullEndpointError:
             return False
         except BlockedError as error:

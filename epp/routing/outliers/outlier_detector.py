@@ -142,14 +142,14 @@ class OutlierDetector:
         for record in self._records.values():
             if record.state is State.SUSPECTED and record.has_failed:
                 yield record.endpoint.hostport, None
-            elif record.state is State.EJECTED and not record.is_elsewhere:
+            elif record.state is State.EJECTED and not record.is_by_peer:
                 yield record.endpoint.hostport, max(0.001, record.until - self._clock.now())
 
     @property
     def now(self) -> float:
         return self._clock.now()
 
-    def inquire(self, endpoint: Endpoint, tell: Told) -> bool:
+    def probe(self, endpoint: Endpoint, tell: Told) -> bool:
         """Probe the port of an endpoint, and report the verdict once; return False if probes are impossible."""
         if self.ask is None:
             return False
@@ -160,7 +160,7 @@ class OutlierDetector:
         """Note a request to a slot: a slot on trial gets one request at a time."""
         if slot in self.on_trial:
             record = self._records[slot]
-            record.last(self._clock.now(), self.settings.base_ejection_seconds)
+            record.set_end(self._clock.now(), self.settings.base_ejection_seconds)
             self._put(slot, record, State.TRIED)
 
     def succeeded(self, endpoint: Endpoint, model: str = "") -> None:
@@ -183,14 +183,14 @@ class OutlierDetector:
         if record is None:
             return
         record.requests.add(now, success=True)
-        record.acquit()
+        record.clear_failures()
         if record.state in (State.ON_TRIAL, State.TRIED):
             _log.info("endpoint is used again", endpoint=endpoint.id)
             record.failed_at = now  # its ejections are forgotten from now on
             self._put(slot, record, State.IN)
         self._drop_clean(slot, record)
 
-    def failed(self, endpoint: Endpoint, failure: Failure, asked: int = 0, model: str = "") -> None:
+    def failed(self, endpoint: Endpoint, failure: Failure, content_hash: int = 0, model: str = "") -> None:
         """Note a request that failed there.
 
         `asked` is a hash of what was asked, 0 for none: a request that is sent again and again counts once, as it may
@@ -211,7 +211,8 @@ class OutlierDetector:
         if record.state in (State.ON_TRIAL, State.TRIED):
             self._eject(slot, record, failure, f"the request on trial failed ({failure.value})")
             return
-        is_another, record.asked = not asked or asked != record.asked, asked
+        is_another = not content_hash or content_hash != record.content_hash
+        record.content_hash = content_hash
         if failure is Failure.CONNECTION:
             self._suspect(slot, record, counts=is_another)
             return
@@ -242,22 +243,22 @@ class OutlierDetector:
         if record.state is State.IN:
             self._suspect(slot, record, counts=False)
 
-    def failed_elsewhere(self, endpoint: Endpoint, seconds: float) -> None:
+    def ejected_by_peer(self, endpoint: Endpoint, seconds: float) -> None:
         """Eject an endpoint for so long, as another picker did; 0 if that one uses it again."""
         slot, settings = self._store.slot_of(endpoint), self.settings
         if slot is None or not settings.enabled:
             return
         record = self._records.get(slot)
         if not seconds > 0:
-            if record is not None and record.is_elsewhere and record.state is State.EJECTED:
+            if record is not None and record.is_by_peer and record.state is State.EJECTED:
                 self._put(slot, record, State.ON_TRIAL)
             return
         out = sum(other.state.is_ejected for other in self._records.values())
         if (record is not None and record.state.is_ejected) or out >= settings.most_ejected(self._store.count):
             return
         record = record or self._begin(slot, endpoint)
-        record.is_elsewhere, record.reason = True, "another picker ejected it"
-        record.last(self._clock.now(), min(seconds, settings.max_ejection_seconds))
+        record.is_by_peer, record.reason = True, "another picker ejected it"
+        record.set_end(self._clock.now(), min(seconds, settings.max_ejection_seconds))
         _log.warning("endpoint ejected", endpoint=endpoint.id, reason=record.reason, seconds=round(record.seconds, 1))
         self._put(slot, record, State.EJECTED)
 
@@ -275,7 +276,7 @@ class OutlierDetector:
 
     def _begin(self, slot: int, endpoint: Endpoint) -> Record:
         record = self._records[slot] = Record(endpoint, self._clock.now())
-        self._tell()
+        self._notify()
         return record
 
     def _suspect(self, slot: int, record: Record, *, counts: bool) -> None:
@@ -284,19 +285,19 @@ class OutlierDetector:
         if record.state is State.SUSPECTED:
             return  # many requests may fail at one moment
         endpoint = record.endpoint
-        record.last(self._clock.now(), _LONGEST_SUSPICION_SECONDS)
+        record.set_end(self._clock.now(), _LONGEST_SUSPICION_SECONDS)
         self._put(slot, record, State.SUSPECTED)
-        if not self.inquire(endpoint, lambda verdict: self._told(endpoint, verdict)):
-            self._told(endpoint, Verdict.ANSWERS)
+        if not self.probe(endpoint, lambda verdict: self._probed(endpoint, verdict)):
+            self._probed(endpoint, Verdict.ANSWERS)
 
-    def _told(self, endpoint: Endpoint, verdict: Verdict) -> None:
+    def _probed(self, endpoint: Endpoint, verdict: Verdict) -> None:
         self._observer.endpoint_suspected(verdict)
         slot = self._store.slot_of(endpoint)
         record = None if slot is None else self._records.get(slot)
         if slot is None or record is None or record.state is not State.SUSPECTED:
             return
         if verdict is Verdict.REFUSES:  # the polls keep it out, and bring it back as it answers
-            record.acquit()
+            record.clear_failures()
             self._put(slot, record, State.IN)
             self._drop_clean(slot, record)
             return
@@ -326,7 +327,7 @@ class OutlierDetector:
                 endpoint=record.endpoint.id,
                 failures=f"{record.errors} {_WORDS[failure]} in a row",
             )
-            self._tell()
+            self._notify()
 
     def _release_unproven(self, failed: int) -> None:
         """Readmit the endpoint that was ejected before another one has answered: the other one fails too."""
@@ -365,11 +366,11 @@ class OutlierDetector:
                 self._put(slot, record, State.IN)
             return
         record.ejections += 1
-        record.reason, record.is_elsewhere = reason, False
-        record.acquit()
+        record.reason, record.is_by_peer = reason, False
+        record.clear_failures()
         record.requests = RequestCounts(self._clock.now())
         seconds = self.settings.seconds_of(record.ejections)
-        record.last(self._clock.now(), seconds)
+        record.set_end(self._clock.now(), seconds)
         self._observer.endpoint_ejected(cause)
         _log.warning(
             "endpoint ejected",
@@ -419,9 +420,9 @@ class OutlierDetector:
             if record.state.is_ejected
         )
         self._observer.endpoints_ejected(len(self.ejected))
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in self._listeners:
             listener()
 
@@ -452,7 +453,7 @@ class SharedFailures(Shareable):
     def __init__(self, detector: OutlierDetector, store: Datastore) -> None:
         self._detector = detector
         self._store = store
-        self._told: dict[str, bool] = {}
+        self._probed: dict[str, bool] = {}
         """Whether it is ejected, as opposed to suspected, by address."""
         self._renews = False
 
@@ -460,7 +461,7 @@ class SharedFailures(Shareable):
         self._renews = True
 
     def changes(self, snapshot: Snapshot) -> bytes | None:  # noqa: ARG002  the detector has the present
-        found, told = dict(self._detector.own_failures), self._told
+        found, told = dict(self._detector.own_failures), self._probed
         renews, self._renews = self._renews, False
         entries = [
             _Failing(address, seconds)
@@ -468,7 +469,7 @@ class SharedFailures(Shareable):
             if renews or told.get(address) is not (seconds is not None)
         ]
         entries += [_Failing(address, 0.0) for address in told if told[address] and address not in found]
-        self._told = {address: seconds is not None for address, seconds in found.items()}
+        self._probed = {address: seconds is not None for address, seconds in found.items()}
         return _encode(entries[:_MOST_ENTRIES]) if entries else None
 
     def apply(self, peer: str, payload: bytes, snapshot: Snapshot) -> int:  # noqa: ARG002  it does not matter who
@@ -480,5 +481,5 @@ class SharedFailures(Shareable):
             if entry.seconds is None:
                 self._detector.suspect(found[1])
             else:
-                self._detector.failed_elsewhere(found[1], entry.seconds)
+                self._detector.ejected_by_peer(found[1], entry.seconds)
         return len(entries)

@@ -135,7 +135,7 @@ class Record:
     """Time of the present state."""
     has_failed: bool = False
     """Whether a request is the reason for suspicion, as opposed to a connection of our own that ended."""
-    asked: int = 0
+    content_hash: int = 0
     """Hash of the content of the last failed request."""
     requests: RequestCounts = field(init=False)
     """Requests since its first failure."""
@@ -150,7 +150,7 @@ class Record:
     last_failure: Failure = Failure.CONNECTION
     reason: str = ""
     """Reason for the last ejection."""
-    is_elsewhere: bool = False
+    is_by_peer: bool = False
     """Whether another picker found it to fail, not this one."""
 
     def __post_init__(self) -> None:
@@ -161,11 +161,11 @@ class Record:
         held = self.connections or self.errors or self.ejections or self.requests.failures
         return self.state is State.IN and not held
 
-    def last(self, now: float, seconds: float) -> None:
+    def set_end(self, now: float, seconds: float) -> None:
         """Set the end of the present state, so many seconds from now."""
         self.until, self.seconds = now + seconds, seconds
 
-    def acquit(self) -> None:
+    def clear_failures(self) -> None:
         """Forget the failures in a row: it has answered a request."""
         self.connections = self.errors = 0
 
@@ -179,6 +179,6 @@ class Record:
         base = settings.base_ejection_seconds
         past = int((now - self.failed_at) / base)
         if past:
-            self.acquit()
+            self.clear_failures()
             self.ejections = max(self.ejections - past, 0)
             self.failed_at += past * base

@@ -89,7 +89,7 @@ def test_tf_15_it_ends_at_its_time_whatever_engines_report_and_that_is_news(worl
     world.report(waiting=0, running=5)
     assert world.counts() == (5, 4)
     world.clock.advance(1)
-    world.store.call_on_news(lambda: told.append("news"))
+    world.store.call_on_release(lambda: told.append("news"))
     world.store.sweep_inherited()
     assert (world.counts(), told) == ((1, 0), ["news"])
 

@@ -137,8 +137,8 @@ def test_a_body_without_headers_shows_that_the_endpoint_answers(world):
 def test_a_request_that_two_may_end_tells_both_of_its_end(world):
     ended: list[str] = []
     routing = world.routing()
-    routing.tell_end(lambda _: ended.append("one"))
-    routing.tell_end(lambda _: ended.append("two"))
+    routing.add_end_listener(lambda _: ended.append("one"))
+    routing.add_end_listener(lambda _: ended.append("two"))
     assert routing.is_evictable
     routing.evict(EvictedError(), even_if_answered=True)
     routing.complete(Cause.EVICTED)
@@ -184,7 +184,7 @@ def test_tf_8_sweep_takes_the_overdue_ones_alone_and_none_whose_answer_would_not
 def test_request_that_has_expired_may_not_be_evicted(world):
     ended: list[Routing] = []
     routing = world.assumed()
-    routing.tell_end(ended.append)
+    routing.add_end_listener(ended.append)
     world.clock.advance(RESERVATION_SECONDS)
     sum(world.book.sweep())
     assert (ended, routing.is_evictable) == ([routing], False)

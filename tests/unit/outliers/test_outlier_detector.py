@@ -294,7 +294,7 @@ def test_request_that_is_sent_again_and_again_ejects_no_endpoint():
     world = World(4)
     for failure in Failure:
         for _ in range(50):
-            world.memory.failed(world.pool[0], failure, asked=7)
+            world.memory.failed(world.pool[0], failure, content_hash=7)
             world.say(Verdict.ANSWERS)
         assert world.ejected == set()
 

@@ -102,7 +102,7 @@ def test_an_endpoint_that_comes_back_starts_from_zero_and_one_with_other_labels_
 
 def test_counts_of_an_endpoint_that_left_are_ignored_and_those_of_workers_are_not_shared_as_the_main_process_own():
     main = Main()
-    shared = SharedWork(main.store, tells=False)
+    shared = SharedWork(main.store, sends=False)
     worker = Worker(main)
     worker.serve(A, 1)
     worker.serve(B, 1)
