@@ -173,11 +173,7 @@ _MOST_BYTES = 2**56
 _NOTHING = frozenset({"0", "0Gi", "0Mi", "0Ki", "0G", "0M", "0k"})
 """Spellings of 0, which means no limit."""
 
-_LIMITS = {
-    "accelerator_memory": "accelerator_bytes",
-    "concurrent_requests": "requests",
-    "tokens_in_flight": "tokens",
-}
+_LIMITS = {"accelerator_memory": "accelerator_bytes", "concurrent_requests": "requests", "tokens_in_flight": "tokens"}
 """Names of limits by parameter, where they differ."""
 
 Tokens: TypeAlias = Annotated[int, Meta(ge=0, le=10**9)]

@@ -374,9 +374,7 @@ class GrpcUsageReader:
             prompt, completion, cached = (_field_count(counts.get(number)) if number else 0 for number in values)
             self.tells_cached = self.tells_cached or numbers.cached_tokens > 0
             self.usage = Usage(
-                prompt or before.prompt_tokens,
-                completion or before.completion_tokens,
-                cached or before.cached_tokens,
+                prompt or before.prompt_tokens, completion or before.completion_tokens, cached or before.cached_tokens
             )
 
     def _read_json(self, data: bytes, *, last: bool) -> None:

@@ -146,10 +146,7 @@ class Director:
         return found
 
     def simulation(
-        self,
-        pipeline: Pipeline | None = None,
-        snapshot: Snapshot | None = None,
-        ended: Sequence[InFlight] = (),
+        self, pipeline: Pipeline | None = None, snapshot: Snapshot | None = None, ended: Sequence[InFlight] = ()
     ) -> Simulation:
         """Return a simulation of the current routing; it has no side effects.
 

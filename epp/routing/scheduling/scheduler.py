@@ -291,10 +291,7 @@ class Scheduler:
 
 
 def _chosen(
-    picker: ProfilePicker[Any],
-    request: Request,
-    names: Sequence[str],
-    results: Mapping[str, ProfileResult | None],
+    picker: ProfilePicker[Any], request: Request, names: Sequence[str], results: Mapping[str, ProfileResult | None]
 ) -> Collection[str]:
     chosen: object = picker.pick_profiles(request, names, results)
     if isinstance(chosen, (tuple, list)):
