@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One request: from headers and body to its destination, and on to the end of its response."""
+"""Routing of one request, from its headers and body to the end of its response."""
 
 from epp.framework.candidates import Subset
 from epp.routing.director.decision import Decision, top_values

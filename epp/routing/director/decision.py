@@ -65,10 +65,7 @@ class Decision:
         return not self.request.objective and bool(self.request.headers.first_of(*OBJECTIVE))
 
     def scores(self, most: int = 2) -> dict[str, float]:
-        """Scores of the endpoint by scorer, the ones farthest from the candidates' mean first.
-
-        Empty if all candidates have equal scores.
-        """
+        """Scores of the endpoint by scorer, farthest from the candidates' mean first; empty if all scores are equal."""
         leads: list[tuple[float, str, float]] = []
         picked = self.result.primary.picked[0]
         for trace in self.result.primary.scores:
@@ -80,11 +77,10 @@ class Decision:
         return {name: score for _, name, score in leads[:most]}
 
     def why(self, served: Endpoint | None = None, scores: Mapping[str, float] | None = None) -> str:
-        """Return the reason in a few words, ASCII and without text of the client.
+        """Return a short reason in ASCII, without text from the client.
 
-        It names the profile, the filter that dropped most, the best scores, the cached share, why there are no token
-        ids, the time in a queue, the accelerator, and the rule that chose the model; `served` is the endpoint that
-        served in the end, perhaps a fallback, and `scores` the result of `scores` where that is at hand.
+        `served` is the endpoint that served the request, possibly a fallback. `scores` is the result of the method
+        `scores`, if the caller has it.
         """
         primary = self.result.primary
         choice = self._choice(primary, self.scores() if scores is None else scores)
@@ -96,9 +92,9 @@ class Decision:
         if tokens is not None and tokens.no_ids:
             reasons.append(f"no token ids: {printable(tokens.no_ids, _MOST_NAME)}")
         reasons.extend(self._others())
-        stay = self.request.get(QUEUEING_OUTCOME)
-        if stay is not None and stay.waited:
-            reasons.append(f"queued {stay.seconds:.3f} s")
+        queueing = self.request.get(QUEUEING_OUTCOME)
+        if queueing is not None and queueing.waited:
+            reasons.append(f"queued {queueing.seconds:.3f} s")
         if served is not None and served.name != self.endpoint.name:
             reasons.append(f"fallback from {printable(self.endpoint.name, _MOST_NAME)}")
         elif self.accelerator:
@@ -126,7 +122,7 @@ class Decision:
         return f"{named}, {rank} of {left}{by}"
 
     def _others(self) -> Iterator[str]:
-        """Yield what other profiles picked, such as the prefill peer."""
+        """Yield the picks of the other profiles, such as the prefill endpoint."""
         for name, leg in self.result.profiles.items():
             if name == self.result.primary.profile:
                 continue
@@ -135,7 +131,7 @@ class Decision:
 
 
 def top_values(candidates: Candidates, values: Floats, most: int = 3) -> dict[str, float]:
-    """Return the largest values by endpoint, best first; costs no loop over the candidates."""
+    """Return the largest values by endpoint, in descending order, without a loop over the candidates."""
     count = min(most, len(values))
     positions = np.argpartition(-values, count - 1)[:count]
     ordered = positions[np.argsort(-values[positions], kind="stable")]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The director: reads a request, assigns priority, model and flow, and routes, queues or refuses it."""
+"""The director, which parses a request, assigns priority, model and flow, and routes, queues or refuses it."""
 
 import asyncio
 from collections.abc import Awaitable, Collection, Mapping, Sequence
@@ -44,7 +44,7 @@ _MOST_SEARCHED = 10_000
 
 
 class Director:
-    """Routes requests synchronously, unless a request has to wait."""
+    """Routes requests synchronously, unless a request must wait."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Director:
         reservation_seconds: float = RESERVATION_SECONDS,
         outliers: OutlierSettings | None = None,
     ) -> None:
-        """`reservation_seconds` is the time for an answer, after which a request counts for its endpoint no more."""
+        """`reservation_seconds` is the time after which an unanswered request no longer counts as load."""
         store, clock, observer = runtime.store, runtime.clock, runtime.observer
         self.clock = clock
         self.reservations = Reservations(clock, seconds=reservation_seconds)
@@ -71,7 +71,7 @@ class Director:
         self._guard = runtime.guard
         self._seeds = seeds or Seeds()
         self.is_closed = False
-        """Whether all requests are refused: too little is known to route them."""
+        """Whether all requests are refused, because too little is known to route them."""
         self._flow: FlowControl | None = None
         self._shedding: SaturationDetector[Any] = UsualDetector()
         self._evictions = Evictions(clock, observer)
@@ -122,7 +122,7 @@ class Director:
         return None if self.flow is None else self._dispatcher.latest
 
     def refuse_waiting(self) -> int:
-        """Refuse all requests that wait for room, now in steps and from now on; return the number that waits."""
+        """Refuse queued requests, in steps, and all further requests that would wait; return the number queued."""
         if self._flow is None:
             return 0
         count = self._flow.queues.requests
@@ -131,9 +131,9 @@ class Director:
         return count
 
     def in_flight(self, ids: Collection[str]) -> Mapping[str, InFlight]:
-        """Return the requests in flight with these ids.
+        """Return the requests in flight with these ids, if they are unanswered or their tenant has a quota.
 
-        They are those without an answer, and those of tenants with a quota: at most ten thousand of each.
+        At most 10,000 requests of each kind are searched.
         """
         found: dict[str, InFlight] = {}
         for routing in islice(self.reservations, _MOST_SEARCHED):
@@ -150,7 +150,7 @@ class Director:
     ) -> Simulation:
         """Return a simulation of the current routing; it has no side effects.
 
-        `pipeline` replaces the one in effect, `snapshot` the present endpoints; `ended` requests are taken as ended.
+        `pipeline` replaces the current one, `snapshot` the current endpoints; `ended` requests are treated as ended.
         """
         return Simulation(
             self._runtime,
@@ -174,7 +174,7 @@ class Director:
         return error
 
     def processed(self, since: float) -> None:
-        """Record that a request, whose first message came at `since`, was routed or refused."""
+        """Record that a request was routed or refused; its first message arrived at `since`."""
         self._observer.request_processed(self.clock.now() - since)
 
     def route(
@@ -188,27 +188,21 @@ class Director:
         began_at: float | None = None,
         parsed: RequestBody | None = None,
     ) -> Routing | PendingRequest:
-        """Return the routing of a request, or a PendingRequest if it waits; raises a RequestError that refuses it.
+        """Return the routing of a request, or a PendingRequest if it waits; raises a RequestError to refuse it.
 
-        Its headers came at `began_at` on the clock, just now by default.
+        `began_at` is the time at which its headers arrived, now by default. `parsed` replaces the body if the caller
+        does not have its bytes.
 
-        A request without a body names no model and may go to any endpoint that the profiles allow, unless it is a POST
-        to an API of a parser. An `incomplete` body is treated the same if it is empty or does not name the model.
-        `parsed` stands for a body, of a caller that has no bytes of it.
+        A request without a body names no model and may be sent to any endpoint that the profiles allow, unless it is a
+        POST to an API of a parser. An `incomplete` body that is empty or names no model is treated the same.
         """
         if self.is_closed:
             raise self.refuse(headers, StartingError())
+        subset = subset if self._use_subset else None
         try:
-            incoming = IncomingRequest.read(
-                self._pipeline,
-                headers,
-                body,
-                subset if self._use_subset else None,
-                incomplete=incomplete,
-                parsed=parsed,
-            )
+            incoming = IncomingRequest.read(self._pipeline, headers, body, subset, incomplete=incomplete, parsed=parsed)
         except RequestError as error:
-            self._observer.refused(Refusal(error, headers))
+            self.refuse(headers, error)
             raise
         request = incoming.request
         if trace is not None:
@@ -216,9 +210,8 @@ class Director:
         outcome = self._arrive(incoming, began_at)
         if isinstance(outcome, Routing):
             return outcome
-        flow = self.flow
-        waits = flow is not None and isinstance(outcome, WaitingRequest)
-        longest = flow.settings.longest_wait(request.priority) if flow is not None and waits else 0.0
+        flow = self.flow if isinstance(outcome, WaitingRequest) else None
+        longest = 0.0 if flow is None else flow.settings.longest_wait(request.priority)
         return PendingRequest(
             partial(self._wait, incoming, outcome),
             partial(self._client_left, incoming, outcome),
@@ -226,7 +219,7 @@ class Director:
         )
 
     def _arrive(self, incoming: IncomingRequest, began_at: float | None) -> Routing | QueueDirective | WaitingRequest:
-        """Return the routing of a request that has been read, or the directive or queue that holds it."""
+        """Return the routing of a parsed request, or the directive or queue that holds it."""
         request = incoming.request
         identified: Request | None = None
         try:
@@ -259,13 +252,13 @@ class Director:
             incoming.admitted = True
             return self._route_or_wait(incoming, candidates)
         if incoming.request.subset is not None and not len(candidates) and len(candidates.snapshot.available):
-            raise none_eligible(candidates.snapshot)  # room at other endpoints is of no use to it
+            raise none_eligible(candidates.snapshot)  # it cannot use room at other endpoints
         return self._enter(flow, incoming, candidates)
 
     def _route_or_wait(
         self, incoming: IncomingRequest, candidates: Candidates
     ) -> Routing | QueueDirective | WaitingRequest:
-        """Do the same for a request that does not wait for room."""
+        """Route a request that does not wait for room, or hold it back for its quota."""
         blocked = self._router.blocked(incoming)
         if blocked is None:
             try:
@@ -275,7 +268,7 @@ class Director:
         return self._hold_back(WaitingRequest(incoming, self._router), blocked)
 
     def _schedule(self, incoming: IncomingRequest, candidates: Candidates) -> Routing | QueueDirective:
-        """Return the routing to a candidate with room, where requests wait for room and any has some, else to any."""
+        """Return the routing to a candidate with room, if flow control is enabled and any has room; else to any."""
         flow = self.flow
         room = None if flow is None else flow.room(candidates, incoming.request.priority)
         if room is not None and room.any():
@@ -286,7 +279,7 @@ class Director:
     def _enter(
         self, flow: FlowControl, incoming: IncomingRequest, candidates: Candidates
     ) -> Routing | QueueDirective | WaitingRequest:
-        """Do the same for a request that may have to wait for room."""
+        """Route a request if there is room, or queue it."""
         waiting = WaitingRequest(incoming, self._router)
         has_endpoints = bool(len(candidates))
         blocked = self._router.blocked(incoming)
@@ -308,7 +301,7 @@ class Director:
         return waiting
 
     def _hold_back(self, waiting: WaitingRequest, blocked: Blocked, *, has_endpoints: bool = True) -> WaitingRequest:
-        """Let a request wait for the quota of its tenant; raises QuotaExceededError where it may not, or in vain."""
+        """Queue a request until its quota has room; raises QuotaExceededError if it may not wait, or would expire."""
         flow = self.flow
         if flow is None or not flow.settings.may_wait(blocked, waiting.request.priority, self.clock.now()):
             raise blocked.error()
@@ -322,7 +315,7 @@ class Director:
             self._dispatcher.on_update()
 
     async def _wait(self, incoming: IncomingRequest, hold: QueueDirective | WaitingRequest) -> Routing:
-        """Proceed each time that the request is released: on a new snapshot, since the old one has aged."""
+        """Continue with a new snapshot each time the request is released, until it is routed."""
         try:
             while True:
                 if isinstance(hold, WaitingRequest):
@@ -372,11 +365,11 @@ class Director:
 
 
 async def _end_of(awaited: Awaitable[None]) -> None:
-    """Wait for it; raises RuntimeError if it was cancelled, unless this task itself was."""
+    """Wait for an awaitable; raises RuntimeError if it was cancelled, but not this task."""
     try:
         await awaited
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        raise RuntimeError("what held the request was cancelled") from None
+        raise RuntimeError("the awaitable that held the request was cancelled") from None

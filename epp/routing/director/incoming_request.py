@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An incoming request: parsing of its body, seed, priority, model and flow."""
+"""Incoming requests: parsing of the body, seed, priority, model and flow."""
 
 import uuid
 from collections.abc import Iterator
@@ -35,11 +35,11 @@ class IncomingRequest(msgspec.Struct, eq=False):
     admitters: Iterator[Admitter[Any]]
     """Admitters that have not been called yet."""
     names_model: bool = False
-    """Whether its API wants a model to be named."""
+    """Whether its API requires a model."""
     content: bytes = b""
     """The body, until the request is routed; empty if it is incomplete, or if the pipeline does not read it."""
     admitted: bool = False
-    """Whether it got past shedding: a request that waited is not refused for load that came later."""
+    """Whether it passed shedding: a request that waited is not refused because of later load."""
 
     @classmethod
     def read(
@@ -53,23 +53,18 @@ class IncomingRequest(msgspec.Struct, eq=False):
         dry_run: bool = False,
         parsed: RequestBody | None = None,
     ) -> Self:
-        """Parse the body, unless it is `parsed`; raises a BadRequestError.
+        """Parse the body, unless the caller passes `parsed`; raises a BadRequestError.
 
-        An `incomplete` body is taken as empty if the missing part may make it valid, or name a model.
+        An `incomplete` body is treated as empty if it is not valid so far or does not name a model yet.
         """
         path, names_model, size_bytes = path_of(headers), True, len(body)
         if parsed is None:
             parsed, names_model = _parsed(pipeline.parsers, path, headers, body, incomplete=incomplete)
         else:
             size_bytes = len(parsed.prompt)
+        name = headers.get(REQUEST_ID) or str(uuid.uuid4())
         request = Request(
-            headers.get(REQUEST_ID) or str(uuid.uuid4()),
-            body=parsed,
-            headers=headers,
-            path=path,
-            size_bytes=size_bytes,
-            subset=subset,
-            dry_run=dry_run,
+            name, body=parsed, headers=headers, path=path, size_bytes=size_bytes, subset=subset, dry_run=dry_run
         )
         content = body if pipeline.reads_content and not incomplete else b""
         return cls(pipeline, request, iter(pipeline.of(Admitter)), names_model, content)
@@ -83,10 +78,10 @@ class IncomingRequest(msgspec.Struct, eq=False):
         observer: DirectorObserver,
         began_at: float | None = None,
     ) -> None:
-        """Set times, seed, priority and model; raises ModelMissingError. The headers came at `began_at`, or now.
+        """Set times, seed, priority and model; raises ModelMissingError. The headers arrived at `began_at`, or now.
 
-        The priority is that of the objective that the request names; 0 if it names none, or one that is unknown. The
-        model is chosen by a rule for the one in the body, or else by the header.
+        The priority is that of the objective in the request; 0 for no objective, or an unknown one. A rewrite rule for
+        the model in the body takes precedence over the header.
         """
         request = self.request
         request.seed, request.received_at = seed, now
@@ -117,7 +112,7 @@ class IncomingRequest(msgspec.Struct, eq=False):
             assign_priority(request, tenant)
 
     def use(self, pipeline: Pipeline) -> None:
-        """Take the pipeline of now, and ask all of its admitters."""
+        """Switch to the current pipeline, with all of its admitters."""
         if self.pipeline is not pipeline:
             self.pipeline, self.admitters = pipeline, iter(pipeline.of(Admitter))
 
@@ -125,7 +120,7 @@ class IncomingRequest(msgspec.Struct, eq=False):
 def _parsed(
     parsers: ParserTable, path: str, headers: Headers, body: bytes, *, incomplete: bool
 ) -> tuple[RequestBody, bool]:
-    """Return the parsed body, and whether its API wants a model to be named."""
+    """Return the parsed body, and whether its API requires a model."""
     if not body:
         if not incomplete and headers.get(METHOD) == "POST" and parsers.claims(path):
             raise BodyMissingError
@@ -143,8 +138,7 @@ def _parsed(
 
 def path_of(headers: Headers) -> str:
     """Return the path of a request, without the query."""
-    path = headers.first_of(*PATHS) or DEFAULT_PATH
-    return path.partition("?")[0]
+    return (headers.first_of(*PATHS) or DEFAULT_PATH).partition("?")[0]
 
 
 class Seeds:

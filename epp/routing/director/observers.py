@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Observers of requests: callbacks, several observers as one, what flow control reports, and traces."""
+"""Observers of requests: callbacks, a composite of several observers, reports of flow control, and traces."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -35,11 +35,11 @@ class RequestTrace(ABC):
 
     @abstractmethod
     def complete(self) -> None:
-        """Record that the request is complete, and is routed from now on."""
+        """Record that the request has arrived completely, so that routing starts."""
 
     @abstractmethod
     def refused(self, error: RequestError) -> None:
-        """Record how the request is refused; only the first call counts."""
+        """Record the refusal of the request; only the first call counts."""
 
     @abstractmethod
     def ended(self, routing: Routing | None, cause: Cause) -> None:
@@ -58,7 +58,7 @@ class RequestTracer(ABC):
 
     @abstractmethod
     def begin(self, headers: Headers, metadata: Mapping[str, str]) -> RequestTrace:
-        """Return the trace of a request with these headers, for which the gateway called with this metadata."""
+        """Return the trace of a request with these headers; `metadata` is that of the gateway's call."""
 
 
 TRACE: DataKey[RequestTrace] = DataKey("trace")
@@ -67,14 +67,14 @@ TRACE: DataKey[RequestTrace] = DataKey("trace")
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A request that is not routed: it is refused, or its client has left."""
+    """A request that is not routed: it is refused, or its client has disconnected."""
 
     error: RequestError
     headers: Headers = field(default_factory=Headers)
     model: str = ""
-    """Empty where the body names none, or was not read."""
+    """Model in the body; empty if the body names none or was not read."""
     seconds: float = 0.0
-    """Time from the complete request to this."""
+    """Time since the request was complete."""
     request: Request | None = None
     """None for an unreadable request."""
 
@@ -85,16 +85,16 @@ class DirectorObserver(RoutingObserver, EvictionObserver, FlowObserver, QuotaObs
     __slots__ = ()
 
     def model_rewritten(self, request: Request, rewrite: Rewrite) -> None:
-        """Record that a rule chose the model to ask for."""
+        """Record that a rule replaced the model of a request."""
 
     def candidates_found(self, request: Request, snapshot: Snapshot, eligible: int, left: int) -> None:
-        """Record how many endpoints the gateway's subset has, and how many of them screeners left."""
+        """Record the number of endpoints in the gateway's subset, and of those that screeners kept."""
 
     def held(self, request: Request, plugin: str) -> None:
-        """Record that an admitter lets a request wait."""
+        """Record that an admitter holds a request."""
 
     def scheduled(self, request: Request, seconds: float, result: SchedulingResult | None) -> None:
-        """Record how long a run of the scheduler took; it found no destination where there is no result."""
+        """Record the duration of a run of the scheduler; `result` is None if it found no destination."""
 
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
         """Record a routed request."""
@@ -103,7 +103,7 @@ class DirectorObserver(RoutingObserver, EvictionObserver, FlowObserver, QuotaObs
         """Record a request that is not routed."""
 
     def request_processed(self, seconds: float) -> None:
-        """Record the time from the first message of a request to the answer that routes or refuses it."""
+        """Record the time from the first message of a request until it is routed or refused."""
 
 
 _EVENTS = [name for name in dir(DirectorObserver) if not name.startswith("_")]
@@ -112,7 +112,7 @@ _EVENTS = [name for name in dir(DirectorObserver) if not name.startswith("_")]
 class Observers(DirectorObserver):
     """Passes each event to all observers, in order.
 
-    An event with one recording observer is its method itself, without a call in between: events are frequent.
+    If only one observer overrides an event, its method is used directly, since events are frequent.
     """
 
     def __init__(self, *observers: DirectorObserver) -> None:
@@ -137,7 +137,7 @@ class FlowReports(FlowObserver):
 
     def __init__(self, observer: FlowObserver) -> None:
         self._observer = observer
-        self.cycled = observer.cycled  # type: ignore[method-assign]  # without a call in between
+        self.cycled = observer.cycled  # type: ignore[method-assign]  # avoids a call
         self.enqueued = observer.enqueued  # type: ignore[method-assign]
 
     def queued(self, request: Request) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routed requests without an answer: attempts that supersede each other, and reservations that expire."""
+"""Unanswered routed requests: attempts that supersede each other, and reservations that expire."""
 
 from collections.abc import Iterator
 
@@ -10,10 +10,10 @@ from epp.framework.request import Request
 from epp.routing.director.routing import Routing
 
 MOST_OF_ONE_ID = 16
-"""Open attempts to compare for one id: clients may use one id for many requests."""
+"""Open attempts that are compared for one id; clients may use one id for many requests."""
 _MOST_DIGITS = 6
 RESERVATION_SECONDS = 600.0
-"""Time without an answer after which a request does not count as load of its endpoint."""
+"""Time after which an unanswered request no longer counts as load of its endpoint."""
 SWEEP_SECONDS = 30.0
 """Time between two sweeps for such requests."""
 _EXPIRED = 32
@@ -23,8 +23,8 @@ _EXPIRED = 32
 class Attempts:
     """Open attempts by the id of their request.
 
-    An id does not identify a request: clients choose ids, and use one for all requests of a trace. A superseded
-    exchange is ended, so that its load ends with its reservation: repeated ids cannot hide work.
+    An id does not identify a request: clients choose ids, and may use one for all requests of a trace. A superseded
+    exchange is ended along with its reservation, so that repeated ids cannot hide load.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Attempts:
         return False
 
     def opened(self, attempt: Routing) -> None:
-        """Add a routed request; the oldest of more than 16 with one id is dropped from the comparison."""
+        """Add a routed request; the oldest of more than 16 with the same id is no longer compared."""
         attempts = self._open.setdefault(attempt.request.id, [])
         if len(attempts) == MOST_OF_ONE_ID:
             del attempts[0]
@@ -66,13 +66,13 @@ class Attempts:
 
 
 def attempt_of(request: Request) -> int:
-    """Return which attempt a request is, from 1; 0 if the gateway does not say."""
+    """Return the number of the attempt, from 1; 0 if the gateway does not report it."""
     text = request.headers.get(ATTEMPT_COUNT, "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else 0
 
 
 def _are_alike(one: Request, other: Request) -> bool:
-    """Return whether both have the same content and flow, as far as their bodies were seen."""
+    """Return whether both have the same content and flow, as far as their bodies were read."""
     return (
         one.size_bytes == other.size_bytes > 0
         and one.path == other.path
@@ -83,10 +83,10 @@ def _are_alike(one: Request, other: Request) -> bool:
 
 
 class Reservations:
-    """Routed requests that have not been answered; one entry each.
+    """Routed requests that have not been answered.
 
-    An exchange may stay open without work: a gateway without a timeout waits for ever for a server that has vanished.
-    After a time limit, the request does not count as load of its endpoint.
+    A gateway without a timeout waits forever for a server that has vanished. After a time limit, the request therefore
+    no longer counts as load of its endpoint.
     """
 
     def __init__(self, clock: Clock, *, seconds: float = RESERVATION_SECONDS) -> None:
@@ -94,7 +94,7 @@ class Reservations:
         self._clock = clock
         self.seconds = seconds
         self._assumed: dict[Routing, float] = {}
-        """Time of each pick, oldest first."""
+        """Time of the pick by request, oldest first."""
 
     def __len__(self) -> int:
         return len(self._assumed)
@@ -109,7 +109,7 @@ class Reservations:
         return iter(self._assumed)
 
     def sweep(self) -> Iterator[int]:
-        """Expire requests without an answer in time, a limited number in each step; yield their number."""
+        """Expire overdue requests, a limited number in each step; yield their number."""
         due = self._clock.now() - self.seconds
         overdue = []
         for assumed, at in self._assumed.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipeline and policies: all that configuration and pool say about requests, each replaced as a whole."""
+"""Pipeline and policies: the parts of configuration and pool that apply to requests, each replaced as a whole."""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ _MOST_PATHS = 16
 class ParserTable:
     """Parsers by path: a whole path first, then the longest suffix of whole segments, then the fallback.
 
-    The first counts of several parsers of one type, claims to one path, and fallbacks.
+    If several parsers have the same type, claim the same path, or are fallbacks, the first one is used.
     """
 
     def __init__(self, parsers: Sequence[Parser[Any]]) -> None:
@@ -45,7 +45,7 @@ class ParserTable:
                     self._by_suffix.setdefault(tuple(suffix.split("/")), (suffix, parser))
         self._longest = max(map(len, self._by_suffix), default=0)
         self._found: dict[str, tuple[str, Parser[Any]]] = {}
-        """The last few paths, and the claim that matches each: clients name them."""
+        """Matching claim of the last few paths; their number is limited, since clients choose paths."""
 
     def find(self, path: str) -> tuple[str, Parser[Any]]:
         """Return the claim that matches a path, and its parser; raises NoParserError."""
@@ -62,7 +62,7 @@ class ParserTable:
         return found
 
     def claims(self, path: str) -> bool:
-        """Return whether a parser reads the API at a path, as opposed to one that takes any."""
+        """Return whether a parser other than the fallback claims a path."""
         return self._claimed(path) is not None
 
     def _claimed(self, path: str) -> tuple[str, Parser[Any]] | None:
@@ -81,9 +81,9 @@ class ResponseNeeds(NamedTuple):
     """Parts of response bodies that plugins need."""
 
     body: bool = False
-    """Times, tokens or the end."""
+    """Whether plugins need times, tokens or the end of any body."""
     streams: bool = False
-    """Bodies of event streams: prompts count as in flight until the first event, and plugins measure them."""
+    """Whether event streams are needed: prompts count as in flight until the first event, and plugins measure them."""
 
 
 NO_NEEDS = ResponseNeeds()
@@ -91,14 +91,14 @@ NO_NEEDS = ResponseNeeds()
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Immutable; a request keeps the one it started with."""
+    """Plugins and settings for requests; immutable. A request keeps the pipeline that it started with."""
 
     parsers: ParserTable
     scheduler: Scheduler
     plugins: Mapping[type[Plugin[Any]], tuple[Any, ...]] = field(default_factory=dict)
     """Plugins by role; producers, request-header plugins and admitters run after the producers of their inputs."""
     sets_headers: frozenset[str] = frozenset()
-    """Request headers that the plugins declare to set."""
+    """Request headers that plugins may set."""
     response_needs: ResponseNeeds = NO_NEEDS
     flow_control: FlowControlSettings | None = None
     """None if requests do not wait for room."""
@@ -109,7 +109,7 @@ class Pipeline:
     propagates_priority: bool = False
     """Whether the priority of a request is written into its body, for the queue of the engine."""
     shortlist: Shortlist | None = field(init=False, repr=False, compare=False)
-    """Narrows the candidates of producers that ask for it; None without any."""
+    """Narrows the candidates of `per_candidate` producers; None without any."""
     reads_content: bool = field(init=False)
     """Whether a producer reads the content of requests."""
     _kept_back: Spellings = field(init=False, repr=False, compare=False)
@@ -130,7 +130,7 @@ class Pipeline:
         return found
 
     def control_names(self, headers: Headers) -> list[str]:
-        """Return the present names that must not reach an endpoint: protocol headers, and headers that plugins set."""
+        """Return the headers that must not reach an endpoint: protocol headers, and headers that plugins set."""
         return self._kept_back.among(headers)
 
     @property
@@ -150,7 +150,7 @@ class Rewrite:
     generic: bool = False
     """Whether it matches any model, not one model by name."""
     models: tuple[str, ...] = ()
-    """Empty for a rule that leaves the model as it is: its targets are invalid."""
+    """Target models; empty for a rule with invalid targets, which keeps the model of the request."""
     weights: tuple[int, ...] = ()
     """Share of each model, 1 or more."""
     _limits: tuple[int, ...] = field(init=False, repr=False)
@@ -160,7 +160,7 @@ class Rewrite:
         object.__setattr__(self, "_limits", tuple(accumulate(self.weights)))
 
     def model_at(self, share: float) -> str:
-        """Return the model for a number in [0, 1); empty if the rule leaves the model as it is."""
+        """Return the model for a number in [0, 1); empty if the rule keeps the model of the request."""
         if not self.models:
             return ""
         index = bisect_right(self._limits, share * self._limits[-1])
@@ -173,9 +173,9 @@ class PoolPolicies:
 
     priorities: Mapping[str, int] = field(default_factory=dict)
     exact: Mapping[str, Rewrite] = field(default_factory=dict)
-    """The rule for each model that a rule names."""
+    """Rules by the model that they name."""
     generic: Rewrite | None = None
-    """The rule for all other models, and for requests that name none."""
+    """Rule for all other models, and for requests that name none."""
 
     def rewrite_of(self, model: str) -> Rewrite | None:
         return self.exact.get(model, self.generic)
@@ -186,7 +186,7 @@ NO_POLICIES = PoolPolicies()
 
 
 def assign_priority(request: Request, tenant: Tenant) -> None:
-    """Let the tenant name the flow; its priority holds without an objective, and its highest one bounds any."""
+    """Set the flow to the tenant, and its priority unless there is an objective, up to the tenant's highest one."""
     request.fairness_id = tenant.name
     if tenant.priority is not None and not request.objective:
         request.priority = tenant.priority

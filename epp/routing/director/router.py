@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routes an admitted request: narrows the candidates, runs admission and scheduler, reserves resources."""
+"""Routing of admitted requests: narrows the candidates, runs admission and scheduler, and reserves resources."""
 
 import asyncio
 import re
@@ -45,7 +45,7 @@ from epp.routing.outliers.outlier_detector import OutlierDetector
 
 _IF_AVAILABLE = re.compile(r"(?:\A|,)\s*+if-available\s*+(?:[;=,]|\Z)", re.IGNORECASE | re.ASCII)
 RETRY_WITH_FULL = (UnmetConstraintError, OverQuotaError, ResourceExhaustedError, ServiceUnavailableError)
-"""Refusals among endpoints with room that may not hold for full endpoints."""
+"""Refusals by endpoints with room after which full endpoints are tried, as these may be able to serve the request."""
 _NO_COSTS: Mapping[str, int] = MappingProxyType({})
 
 
@@ -68,7 +68,7 @@ class QueueDirective:
     awaited: Awaitable[None]
 
     def abandon(self) -> None:
-        """End the awaitable, which nobody waits for any more."""
+        """Close or cancel the awaitable."""
         if isinstance(self.awaited, Coroutine):
             self.awaited.close()
         elif isinstance(self.awaited, asyncio.Future):
@@ -76,11 +76,11 @@ class QueueDirective:
 
 
 class NeedsFullEndpointError(Exception):
-    """Only endpoints that are full can serve a request."""
+    """Only full endpoints can serve the request."""
 
 
 class BlockedError(Exception):
-    """A request does not fit into the quota of its tenant, wherever it goes."""
+    """A request does not fit into the quota of its tenant at any endpoint."""
 
     def __init__(self, blocked: Blocked) -> None:
         super().__init__(str(blocked.breach))
@@ -89,7 +89,7 @@ class BlockedError(Exception):
 
 @dataclass(slots=True, eq=False)
 class Router:
-    """Routes admitted requests; each call uses the present snapshot."""
+    """Routes admitted requests; each call uses the current snapshot."""
 
     runtime: Runtime
     pipeline: Pipeline
@@ -102,7 +102,7 @@ class Router:
     outliers: OutlierDetector
 
     def candidates(self, incoming: IncomingRequest) -> Candidates:
-        """Return the endpoints of the present snapshot that the gateway allows for a request."""
+        """Return the endpoints of the current snapshot that the gateway allows for a request."""
         return self.among(self.runtime.store.snapshot(), incoming)
 
     def among(self, snapshot: Snapshot, incoming: IncomingRequest) -> Candidates:
@@ -112,11 +112,11 @@ class Router:
         return Candidates(snapshot, eligible, now=self.runtime.clock.now())
 
     def blocked(self, incoming: IncomingRequest) -> Blocked | None:
-        """Return why a request does not fit into the quota of its tenant, wherever it goes; None if it does."""
+        """Return the quota limit that a request exceeds at every endpoint; None if it fits."""
         return self.quotas.breach(incoming.request) if self.quotas.is_active else None
 
     def preempt(self, incoming: IncomingRequest) -> bool:
-        """End requests of its tenant and of lower priority so that a request fits; return whether any ends."""
+        """Evict requests of the same tenant and lower priority to fit a request; return whether any are evicted."""
         request, quotas = incoming.request, self.quotas
         endable = self.evictions.endable(request.priority)
         if not endable:
@@ -134,10 +134,10 @@ class Router:
     def route_with_room(
         self, incoming: IncomingRequest, candidates: Candidates, room: Mask
     ) -> Routing | QueueDirective:
-        """Route a request that has waited, by the present pipeline, to one of the candidates with room.
+        """Route a request that has waited, with the current pipeline, to one of the candidates with room.
 
-        Raises NeedsFullEndpointError where only others can serve it, BlockedError where the quota of its tenant has to
-        have room first, or a RequestError that refuses it.
+        Raises NeedsFullEndpointError if only full candidates can serve it, BlockedError if its quota has no room, or a
+        RequestError to refuse it.
         """
         incoming.use(self.pipeline)
         incoming.admitted = True
@@ -159,7 +159,7 @@ class Router:
             for producer in incoming.pipeline.of(Producer):
                 self.runtime.guard.call(Producer.role, producer, producer.produce, incoming.request, candidates)
             return incoming.pipeline.scheduler.schedule(incoming.request, candidates).primary.candidates
-        except ResourceExhaustedError:  # filters drop full endpoints
+        except ResourceExhaustedError:  # filters dropped full endpoints
             return candidates
         except (RequestError, BlockedError):
             return candidates.keep(np.zeros(len(candidates), dtype=np.bool_))
@@ -174,9 +174,9 @@ class Router:
         return routing
 
     def decide(self, incoming: IncomingRequest, candidates: Candidates) -> SchedulingResult | QueueDirective:
-        """Return the scheduling of a request among these candidates, or an admitter's directive to wait.
+        """Return the scheduling result of a request among these candidates, or an admitter's directive to wait.
 
-        Nothing is reserved yet. Raises BlockedError, or a RequestError that refuses it.
+        Reserves nothing. Raises BlockedError, or a RequestError to refuse the request.
         """
         snapshot, request = candidates.snapshot, incoming.request
         if not len(candidates):
@@ -222,7 +222,7 @@ class Router:
                     headers = {**result.destination.headers, **added}
                     result = replace(result, destination=replace(result.destination, headers=headers))
             self.runtime.observer.routed(request, result, self.runtime.clock.now() - started)
-        except BaseException as error:  # no other code would release it
+        except BaseException as error:  # no other code releases it
             if reservation is not None:
                 reservation.release(None)
             if isinstance(error, RequestError):
@@ -253,16 +253,16 @@ class Router:
     def _check_others(
         self, incoming: IncomingRequest, candidates: Candidates, error: RequestError | BlockedError
     ) -> None:
-        """Raise the error unless a request could be scheduled if all candidates had room."""
+        """Raise `error` unless the request could be scheduled if all candidates had room."""
         try:
             incoming.pipeline.scheduler.schedule(incoming.request, self._screened(incoming, candidates))
-        except AllBusyError:  # filters drop full endpoints
+        except AllBusyError:  # filters dropped full endpoints
             return
         except (RequestError, BlockedError):
             raise error from None
 
     def _screened(self, incoming: IncomingRequest, candidates: Candidates) -> Candidates:
-        """Return the candidates that the quota of its tenant allows for, and that all screeners keep."""
+        """Return the candidates that the tenant's quota allows and all screeners keep."""
         if self.quotas.is_active:
             candidates = self._within_quota(incoming.request, candidates)
         screeners = incoming.pipeline.of(Screener)
@@ -281,9 +281,10 @@ class Router:
         return left
 
     def _within_quota(self, request: Request, candidates: Candidates) -> Candidates:
-        """Return the candidates that the quota of its tenant allows for.
+        """Return the candidates that the tenant's quota allows.
 
-        Raises OverQuotaError if it is too large for all of them, BlockedError if none has room beside other requests.
+        Raises OverQuotaError if the request is too large for all of them, and BlockedError if it does not fit beside
+        the requests in flight.
         """
         quotas = self.quotas
         large = quotas.fits_single(request, candidates)
@@ -298,7 +299,7 @@ class Router:
         return left
 
     def _assume(self, request: Request, result: SchedulingResult) -> Reservation | None:
-        """Reserve the request's share of the quota of its tenant; raises BlockedError."""
+        """Reserve the request's share of its tenant's quota; raises BlockedError."""
         if not self.quotas.is_active:
             return None
         primary = result.primary
@@ -339,14 +340,14 @@ def none_eligible(snapshot: Snapshot) -> RequestError:
 
 
 def _prefers_cached(headers: Headers) -> bool:
-    """Return whether the preferences contain `if-available`, with or without a value and parameters."""
+    """Return whether a `prefer` header contains `if-available`, with or without a value and parameters."""
     if headers.first_of(PREFER) is None:
         return False
     return any(_IF_AVAILABLE.search(value) for name, value in headers.fields() if name == PREFER)
 
 
 def _is_cached(pipeline: Pipeline, request: Request, result: SchedulingResult) -> bool:
-    """Return whether the target is expected to hold the beginning of the prompt, by any producer of matches."""
+    """Return whether any producer of prefix matches expects the target to cache the beginning of the prompt."""
     keys = {datum for producer in pipeline.of(Producer) for datum in producer.writes if isinstance(datum, DataKey)}
     matches = [request.get(key) for key in keys if key.name == PREFIX_MATCH.name]
     return any(match is not None and match.matched_blocks[result.primary.slot] > 0 for match in matches)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A routed request: its destination, and its ledger entries, which are closed exactly once."""
+"""Routed requests: destination, response, and ledger entries, which are closed exactly once."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -35,15 +35,15 @@ class Cause(StrEnum):
     NATURAL = "natural"
     """The response is complete."""
     CLIENT_DISCONNECT = "client-disconnect"
-    """The gateway closed the exchange before that; presumably the client left."""
+    """The gateway closed the exchange before the end of the response; presumably the client disconnected."""
     SERVER_LOST = "server-lost"
     """The gateway closed the exchange during the response, and the model server refuses connections."""
     UNSEEN = "unseen"
-    """The gateway closed the exchange after the headers of a response whose body it does not show: complete or cut."""
+    """The gateway closed the exchange after the response headers; it does not send bodies, so the end is unknown."""
     EVICTED = "evicted"
     """Ended to make room for a request of higher priority."""
     SUPERSEDED = "superseded"
-    """The gateway sent it again."""
+    """The gateway sent the request again."""
     ERROR = "error"
     """The exchange broke, or this program failed."""
 
@@ -60,7 +60,7 @@ class RoutingObserver(PluginObserver):
         """Record the first piece of the body of a response."""
 
     def expired(self, routing: "Routing") -> None:
-        """Record that a routed request stopped counting as load: its endpoint has not answered for too long."""
+        """Record that a routed request no longer counts as load, since its endpoint has not answered in time."""
 
     def completed(self, routing: "Routing", cause: Cause) -> None:
         """Record the end of a routed request."""
@@ -68,7 +68,7 @@ class RoutingObserver(PluginObserver):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Routing:
-    """The wire reports the response; after `complete`, reports have no effect."""
+    """A routed request; reports of its response have no effect after `complete`."""
 
     request: Request
     result: SchedulingResult
@@ -84,22 +84,22 @@ class Routing:
     settled: "Callable[[Routing], None]" = lambda _: None
     """Called at least once: when the endpoint has answered, or the request expires or ends."""
     status: int = 0
-    """HTTP status of the response; 0 before it came."""
+    """HTTP status of the response; 0 before the response."""
     response_bytes: int = 0
     first_byte_at: float | None = None
     """Seconds on the clock."""
     ended_at: float | None = None
-    """Seconds on the clock, where the observer is told later."""
+    """Seconds on the clock, if the observer is notified later."""
     served: Endpoint = field(init=False)
-    """The endpoint that serves it, as far as is known."""
+    """The endpoint that serves it, as far as known."""
     is_committed: bool = False
     """Whether the endpoint has answered."""
     is_stream: bool = field(init=False)
-    """Whether the response comes piece by piece: it was asked for like that, or is an event stream."""
+    """Whether the response is streamed: the client requested it, or it is an event stream."""
     processing_seconds: float = 0.0
-    """Time that the exchange spent on the response; 0 if it does not measure that."""
+    """Time that the exchange spent on the response; 0 if it is not measured."""
     _shows_headers: Callable[[], bool] | None = None
-    """Tells whether the gateway has shown the headers of any response."""
+    """Returns whether the gateway has sent the headers of any response."""
     _served_address: str = ""
     _response_headers: Headers = field(init=False)
     _usage: UsageReader | GrpcUsageReader | None = None
@@ -108,7 +108,7 @@ class Routing:
     _completed: bool = False
     _awaits_token: bool = True
     _is_timed: bool = False
-    """Whether plugins know the time of its end."""
+    """Whether the end was reported to plugins."""
     _is_unseen: bool = False
     _on_end: "tuple[Callable[[Routing], None], ...]" = ()
     _evict: Callable[[], None] | None = None
@@ -125,7 +125,7 @@ class Routing:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the client may have got a part of the body."""
+        """Whether the client may have received a part of the body."""
         return self.first_byte_at is not None or self._is_unseen
 
     def add_end_listener(self, on_end: "Callable[[Routing], None]") -> None:
@@ -137,7 +137,7 @@ class Routing:
         return bool(self._on_end) and not self._completed
 
     def let_evict(self, evict: Callable[[], None]) -> None:
-        """Call `evict` if the request is to be ended before its response is, once: the error is in `eviction` then."""
+        """Call `evict` once if the request must end before its response does; `eviction` then has the error."""
         if not self.is_evictable:
             return
         self._evict = evict
@@ -145,7 +145,7 @@ class Routing:
             evict()
 
     def evict(self, error: RequestError, *, even_if_answered: bool) -> bool:
-        """End the request with an error soon; return False where it has ended."""
+        """End the request with an error soon; return False if it has ended."""
         if self._completed:
             return False
         self._eviction = error, even_if_answered
@@ -154,12 +154,12 @@ class Routing:
         return True
 
     def supersede(self, error: SupersededError) -> None:
-        """Release its reservations at once, and end it soon: the gateway has sent the request again."""
+        """Release its reservations immediately, and end it soon, since the gateway has sent the request again."""
         self._release(failed=False)
         self.evict(error, even_if_answered=True)
 
     def let_expire(self, shows_headers: Callable[[], bool]) -> None:
-        """Let the request expire only once the gateway is known to show the headers of responses."""
+        """Let the request expire only after the gateway has sent the headers of some response."""
         self._shows_headers = shows_headers
 
     def expire(self) -> bool:
@@ -174,7 +174,7 @@ class Routing:
 
     @property
     def eviction(self) -> RequestError | None:
-        """The error to end the request with; None if it has ended, or if it is answered and is then spared."""
+        """The error to end the request with; None if it is not evicted, has ended, or is spared as answered."""
         if self._eviction is None or self._completed:
             return None
         error, even_if_answered = self._eviction
@@ -191,35 +191,35 @@ class Routing:
 
     @property
     def usage(self) -> Usage | None:
-        """Tokens as the endpoint counted them; None if the response does not say, or not yet."""
+        """Tokens as counted by the endpoint; None if the response has not reported them."""
         return None if self._usage is None else self._usage.usage
 
     @property
     def tells_cached(self) -> bool:
-        """Whether the response says how many tokens of the prompt came from a cache."""
+        """Whether the response reports the number of prompt tokens that were cached."""
         return self._usage is not None and self._usage.tells_cached
 
     def time_pieces(self, on_interval: Callable[[float], None]) -> None:
-        """Tell the seconds between two pieces of the body, from now on."""
+        """Call `on_interval` with the seconds between each two pieces of the body."""
         self._on_interval = on_interval
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether the body of the response is read for the tokens in it."""
+        """Whether the body of the response is read for its token counts."""
         return self._usage is not None
 
     def served_by(self, hostport: str) -> None:
-        """Record the address that the gateway really used: a fallback, perhaps.
+        """Record the address that the gateway used, possibly that of a fallback.
 
-        An endpoint that has taken over the address of a target since is not credited.
+        An endpoint that has since taken over the address of a target is not credited.
         """
-        is_news, self._served_address = hostport != self._served_address, hostport
+        is_new, self._served_address = hostport != self._served_address, hostport
         destination = self.result.destination
         expected: Endpoint | None = None
         if hostport in destination.addresses:  # perhaps the address of a proxy in front of the target
             number = destination.addresses.index(hostport)
             expected = destination.targets[number]
-            if number and is_news:
+            if number and is_new:
                 for passed_over in destination.targets[:number]:  # the gateway had no connection to them
                     self.outliers.failed(passed_over, EndpointFailure.CONNECTION)
         found = self.find(hostport if expected is None else expected.hostport)
@@ -248,8 +248,8 @@ class Routing:
     ) -> dict[str, str]:
         """Record status and kind of body of the response; return the headers that plugins add.
 
-        `headers` reads those of the response: only once, and only where a plugin sees responses. `failure` is what the
-        response says about the endpoint.
+        `headers` returns the response headers; it is called once, and only if a plugin reads responses. `failure` is
+        the failure of the endpoint that the response indicates.
         """
         self.status = status
         if failure is not None:
@@ -261,17 +261,14 @@ class Routing:
         if self.pipeline.sees_responses:
             self._response_headers = headers()
         if count_tokens and not self.request.body.skip_response:
-            grpc = self.request.body.grpc_response
+            grpc, streams = self.request.body.grpc_response, event_stream
             self._usage = (
-                UsageReader(event_stream=event_stream)
-                if grpc is None
-                else GrpcUsageReader(grpc, event_stream=event_stream)
+                UsageReader(event_stream=streams) if grpc is None else GrpcUsageReader(grpc, event_stream=streams)
             )
         added: dict[str, str] = {}
         for plugin in self.pipeline.of(ResponseHeaders):
-            found = self.guard.call(
-                ResponseHeaders.role, plugin, plugin.response_headers, self.request, self._response()
-            )
+            add = plugin.response_headers
+            found = self.guard.call(ResponseHeaders.role, plugin, add, self.request, self._response())
             if not isinstance(found, Failure):
                 added.update(found)
         self.observer.response_started(self)
@@ -288,14 +285,15 @@ class Routing:
         return metadata
 
     def response_piece(self, piece: bytes, *, last: bool, now: Callable[[], float]) -> None:
-        """Record a piece of the response body: the first one shows that the prompt has been computed.
+        """Record a piece of the response body; the first one shows that the prompt has been computed.
 
-        `now` tells the seconds on the clock, which count for the first piece and the last one, and for all of a stream.
+        `now` returns the seconds on the clock; it is called only for pieces whose time is recorded.
         """
         self.response_bytes += len(piece)
-        if self._usage is not None:
-            self._usage.feed(piece, last=last)
-        if self._awaits_token and piece and self.status < CLIENT_ERROR and self._has_content:
+        usage = self._usage
+        if usage is not None:
+            usage.feed(piece, last=last)
+        if self._awaits_token and piece and self.status < CLIENT_ERROR and (usage is None or usage.has_content):
             self._first_token()
             self._time("first_token", now() - self.request.received_at)
         if self.first_byte_at is None and piece:
@@ -310,9 +308,9 @@ class Routing:
             self._time("ended", now() - self.first_byte_at)
 
     def response_unseen(self, now: float, *, event_stream: bool) -> None:
-        """Record that the body will not be shown: the headers stand for its first byte.
+        """Record that the gateway will not send the body: the time of the headers replaces that of the first byte.
 
-        Not for that of an event stream, whose headers most servers send before the first token is there.
+        Event streams have no such time, since most servers send their headers before the first token.
         """
         self._is_unseen = True
         if not event_stream:
@@ -339,7 +337,7 @@ class Routing:
                 self.guard.call(ResponseTiming.role, plugin, plugin.interrupted, self.request, self._response())
 
     def _probe(self) -> bool:
-        """Probe whether the model server has gone; return False if probes are impossible."""
+        """Probe whether the model server has stopped; return False if probes are impossible."""
         self.ended_at = self.outliers.now
         return self.outliers.probe(self.served, self._probed)
 
@@ -364,10 +362,6 @@ class Routing:
         if self.reservation is not None:
             self.reservation.first_token()
 
-    @property
-    def _has_content(self) -> bool:
-        return self._usage is None or self._usage.has_content
-
     def _failed(self, failure: EndpointFailure) -> None:
         self.outliers.failed(self.served, failure, _hash_of(self.request), self.request.model)
 
@@ -382,7 +376,7 @@ class Routing:
             self._report_uncomputed()
 
     def _report_uncomputed(self) -> None:
-        """Tell plugins that the endpoint did not compute the prompt."""
+        """Notify plugins that the endpoint did not compute the prompt."""
         for plugin in self.pipeline.of(PreRequest):
             with suppress(PluginFailedError):
                 self.guard.call(PreRequest.role, plugin, plugin.request_failed, self.request, self.result)
@@ -404,19 +398,12 @@ class Routing:
             self.guard.call(ResponseTiming.role, plugin, method, self.request, self._response(), seconds)
 
     def _response(self) -> Response:
-        events = 0 if self._usage is None else self._usage.events
-        return Response(
-            self.served,
-            self._served_address,
-            self.status,
-            self._response_headers,
-            self.usage,
-            events,
-            self.tells_cached,
-        )
+        events, headers = 0 if self._usage is None else self._usage.events, self._response_headers
+        served, address = self.served, self._served_address
+        return Response(served, address, self.status, headers, self.usage, events, self.tells_cached)
 
 
 def _hash_of(request: Request) -> int:
-    """Return a hash of the request, by the ends of the prompt, which may be long."""
+    """Return a hash of the request; of a long prompt, only the beginning and the end are hashed."""
     prompt = request.body.prompt
     return hash((request.size_bytes, prompt[:_HASHED_BYTES], prompt[-_HASHED_BYTES:]))

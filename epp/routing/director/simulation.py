@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulated requests: routed by the same steps as others, without side effects."""
+"""Simulated requests, which are routed by the same steps as others, without side effects."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -43,9 +43,9 @@ class Simulated:
     outcome: SchedulingResult | RequestError
     snapshot: Snapshot
     eligible: int = 0
-    """Endpoints among which the gateway allows to pick."""
+    """Number of endpoints that the gateway allows."""
     screened: int = 0
-    """Endpoints of these after screeners and quotas."""
+    """Number of these that screeners and quotas keep."""
     waits: str = ""
     """Reason for waiting before the outcome; empty for none."""
     problems: tuple[str, ...] = ()
@@ -55,11 +55,11 @@ class Simulated:
 
 
 class InFlight(NamedTuple):
-    """A request in flight that a simulation takes as ended."""
+    """A request in flight that a simulation treats as ended."""
 
     request: Request
     endpoints: tuple[str, ...]
-    """Ids of the endpoints that have it, its target first."""
+    """Ids of its endpoints, the target first."""
     reservation: Reservation | None = None
     """None without quotas."""
 
@@ -80,10 +80,10 @@ class _Trace(SchedulingObserver, DirectorObserver):
 
 @dataclass(eq=False)
 class Simulation:
-    """Simulates routing by one pipeline at one moment; for the event loop of the director.
+    """Simulates routing by one pipeline at one moment, on the event loop of the director.
 
-    It has no side effects: no seed is drawn, nothing is reserved, charged, counted or observed, no hook runs after the
-    pick, and plugins record nothing, because request and snapshot have `dry_run` set.
+    It has no side effects: it draws no seed, and reserves, charges, counts and observes nothing; no hook runs after the
+    pick, and plugins record nothing, because `dry_run` is set for request and snapshot.
     """
 
     runtime: Runtime
@@ -97,14 +97,13 @@ class Simulation:
     use_subset: bool
     is_closed: bool
     ended: Sequence[InFlight] = ()
-    """Requests that are taken as ended: endpoints and quotas have their room."""
+    """Requests that are treated as ended: their room at endpoints and in quotas is free."""
 
     def __post_init__(self) -> None:
         self._trace = trace = _Trace()
-        clock = self.runtime.clock
+        self._clock = clock = self.runtime.clock
         dry = Runtime(self.runtime.store, clock, trace)
         self._guard = dry.guard
-        self._clock = clock
         snapshot = _without(self.snapshot or dry.store.snapshot(), self.ended)
         self._snapshot = msgspec.structs.replace(snapshot, dry_run=True)
         ended = [each.reservation for each in self.ended if each.reservation is not None]
@@ -172,16 +171,18 @@ class Simulation:
         if not len(candidates):
             error = none_eligible(self._snapshot)
             if incoming.request.subset is not None and len(self._snapshot.available):
-                raise error  # room at other endpoints is of no use to it
+                raise error  # it cannot use room at other endpoints
             return error, "an endpoint"
-        waits = self._wait_for_others(request)
+        queues = self.queues
+        must_queue = queues is not None and not queues.has_turn(request.fairness_id)
+        waits = f"its turn: {queues.requests} wait already" if queues is not None and must_queue else ""
         try:
             self._check_quota(incoming)
             outcome, also = self._with_room(incoming, candidates, settings)
         except BlockedError as error:
             if not settings.may_wait(error.blocked, request.priority, self._clock.now()):
                 raise
-            self._quotas.is_active = False  # it is decided as if the quota had room
+            self._quotas.is_active = False  # decide as if the quota had room
             try:
                 outcome, also = self._with_room(incoming, candidates, settings)
             finally:
@@ -192,7 +193,7 @@ class Simulation:
     def _with_room(
         self, incoming: IncomingRequest, candidates: Candidates, settings: FlowControlSettings
     ) -> tuple[SchedulingResult | RequestError, str]:
-        """Return the outcome among candidates with room; among all if none of those can serve it."""
+        """Return the outcome among candidates with room, or among all if none of these can serve the request."""
         settings = guarded(replace(settings, usage_limits=copy(settings.usage_limits)), self._guard)
         room = settings.detector.fullness(candidates) < settings.ceiling(incoming.request.priority, candidates)
         if not room.any():
@@ -210,7 +211,7 @@ class Simulation:
             return outcome, "room at an endpoint that can serve it"
 
     def _scheduled(self, incoming: IncomingRequest, candidates: Candidates) -> tuple[SchedulingResult, str]:
-        """Return the result, and the admitter that would hold the request before; raises BlockedError."""
+        """Return the result, and the admitter that would first hold the request; raises BlockedError."""
         waits = ""
         while isinstance(outcome := self._router.decide(incoming, candidates), QueueDirective):
             waits = f"the admitter {printable(outcome.admitter.name)}"
@@ -227,12 +228,6 @@ class Simulation:
         blocked = self._router.blocked(incoming)
         if blocked is not None:
             raise BlockedError(blocked)
-
-    def _wait_for_others(self, request: Request) -> str:
-        """Describe the flow that is next in turn; empty without one."""
-        if self.queues is None or self.queues.has_turn(request.fairness_id):
-            return ""
-        return f"its turn: {self.queues.requests} wait already"
 
 
 def _without(snapshot: Snapshot, ended: Sequence[InFlight]) -> Snapshot:

@@ -30,16 +30,16 @@ from epp.routing.director.routing import Cause, Routing
 _FULL_QUEUE = 5.0
 """Requests in an engine's queue at which it is full: the default of `utilization-detector`."""
 _FULL_KV_USAGE = 0.8
-"""Share of an engine's KV cache at which it is full, likewise."""
+"""Share of an engine's KV cache at which it is full: the default of `utilization-detector`."""
 _LONGEST_SECONDS = 0.05
-"""Longest time between two looks at the queues: known load of endpoints ages."""
+"""Longest time between two dispatches, since the known load of endpoints ages."""
 
 
 class UsualDetector(SaturationDetector[Parameters]):
-    """The detector of a configuration that names none: `utilization-detector` without a limit of age.
+    """The default detector of a configuration: `utilization-detector` without a limit of age.
 
-    Unknown or old numbers do not make an endpoint full, as in llm-d-router: a pool without metrics pages, or with slow
-    ones, serves sheddable requests.
+    As in llm-d-router, unknown or old numbers do not make an endpoint full, so that a pool with slow or missing metrics
+    pages serves sheddable requests.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class UsualDetector(SaturationDetector[Parameters]):
 
     def fullness(self, candidates: Candidates) -> Floats:
         """Return the larger of `waiting / 5` and `kv_usage / 0.8`; unknown values are estimated from own requests."""
-        with np.errstate(over="ignore"):  # pages can claim any number
+        with np.errstate(over="ignore"):  # metrics pages can report any number
             fullest: Floats = np.maximum(
                 expected_load(candidates, WAITING) / _FULL_QUEUE, expected_load(candidates, KV_USAGE) / _FULL_KV_USAGE
             )
@@ -68,14 +68,14 @@ class QueueStatus(msgspec.Struct, frozen=True):
     requests: int = 0
     size_bytes: int = 0
     since: float | None = None
-    """Arrival of the oldest one, in seconds on the clock; None for empty queues."""
+    """Arrival of the oldest request, in seconds on the clock; None for empty queues."""
 
 
 _EMPTY = QueueStatus()
 
 
 class Dispatcher:
-    """Dispatches queued requests whenever there may be room, as long as requests wait."""
+    """Dispatches queued requests whenever there may be room."""
 
     def __init__(self, store: Datastore, clock: Clock, current: Callable[[], FlowControl | None]) -> None:
         self._store = store
@@ -85,10 +85,10 @@ class Dispatcher:
         self._is_soon = False
         """Whether the timer is for the next iteration."""
         self.latest = _EMPTY
-        """Status at the last look; at most 50 ms old, unless the event loop is late."""
+        """Status after the last dispatch; at most 50 ms old, unless the event loop is late."""
 
     def arm(self) -> None:
-        """Start, unless started; look in the next loop iteration if flow control is behind."""
+        """Start, unless started; dispatch in the next loop iteration if flow control is behind."""
         if self._timer is None:
             self._wait()
         flow = self._current()
@@ -110,7 +110,7 @@ class Dispatcher:
         self._timer = asyncio.get_running_loop().call_later(max(0.0, seconds), self._run)
 
     def on_update(self) -> None:
-        """Look in the next iteration of the event loop, once for all changes of this one."""
+        """Dispatch in the next iteration of the event loop, once for all changes of this one."""
         if self._timer is not None:
             self._timer.cancel()
             self._run_soon()
@@ -125,8 +125,8 @@ class Dispatcher:
             if flow is not None:
                 flow.pool_changed(has_endpoints=bool(len(self._store.snapshot().available)))
                 is_soon = flow.dispatch()
-        finally:  # the event loop logs the error, and other requests still wait
-            if self._timer is not None:  # it may have been set meanwhile
+        finally:  # also after an error, which the event loop logs, since other requests still wait
+            if self._timer is not None:  # it may have been set in the meantime
                 self._timer.cancel()
             if is_soon:
                 self._run_soon()
@@ -135,14 +135,14 @@ class Dispatcher:
 
 
 class WaitingRequest(QueuedRequest):
-    """A request that waits for room, or whose need to wait is being checked."""
+    """A request that waits for room, or may have to."""
 
     def __init__(self, incoming: IncomingRequest, router: Router) -> None:
         self.request = incoming.request
         self.is_restricted = incoming.request.subset is not None
         self.incoming = incoming
         self.outcome: Routing | QueueDirective | Exception | None = None
-        """Outcome of the request; None while it waits, and after a refusal was raised."""
+        """None while the request waits, and after its refusal was raised."""
         self._router = router
         self._settled: asyncio.Future[None] | None = None
 
@@ -153,7 +153,7 @@ class WaitingRequest(QueuedRequest):
         return self._router.fitting(self.incoming)
 
     def blocked(self) -> Blocked | None:
-        """Return the quota limit that it waits for; None if there is none, or if it is refused instead of waiting."""
+        """Return the quota limit that it waits for; None without one, and if it would be refused instead."""
         blocked = self._router.blocked(self.incoming)
         return blocked if blocked is not None and blocked.waits else None
 
@@ -161,7 +161,7 @@ class WaitingRequest(QueuedRequest):
         return self._router.preempt(self.incoming)
 
     def route(self, candidates: Candidates, room: Mask) -> bool | Blocked:
-        """Route it, or settle it with the error of the attempt."""
+        """Route the request, or settle it with the error of the attempt."""
         try:
             outcome = self._router.route_with_room(self.incoming, candidates, room)
         except NeedsFullEndpointError:
@@ -170,7 +170,7 @@ class WaitingRequest(QueuedRequest):
             if error.blocked.waits:
                 return error.blocked
             self._settle(error.blocked.error())
-        except Exception as error:  # noqa: BLE001  raised again where the request is awaited
+        except Exception as error:  # noqa: BLE001  raised to the task that awaits the request
             self._settle(error)
         else:
             self._settle(outcome)
@@ -180,14 +180,14 @@ class WaitingRequest(QueuedRequest):
         self._settle(error)
 
     async def end(self) -> Routing | QueueDirective:
-        """Wait for the outcome and return it; raises the error that ended its waiting."""
+        """Wait for the outcome and return it; raises the error that ended the wait."""
         if self.outcome is None:
             self._settled = asyncio.get_running_loop().create_future()
             await self._settled
         return self.result()
 
     def result(self) -> Routing | QueueDirective:
-        """Return the outcome, once; raises the error that ended its waiting."""
+        """Return the outcome, once; raises the error that ended the wait."""
         outcome = self.outcome
         assert outcome is not None  # noqa: S101  settled
         if not isinstance(outcome, Exception):
@@ -196,7 +196,7 @@ class WaitingRequest(QueuedRequest):
         try:
             raise outcome
         finally:
-            del outcome  # which has the frames that it passes, and they have this request
+            del outcome  # avoids a reference cycle through its traceback
 
     def _settle(self, outcome: Routing | QueueDirective | Exception) -> None:
         self.outcome = outcome
@@ -206,7 +206,7 @@ class WaitingRequest(QueuedRequest):
 
 @dataclass(slots=True, eq=False)
 class PendingRequest:
-    """Await `settle`, then take the outcome from `routing`; or `abandon` it."""
+    """A held request: await `settle`, then call `routing` for the outcome; or call `abandon`."""
 
     _proceed: Callable[[], Awaitable[Routing]]
     """Cancelled if the request is abandoned after `settle`."""
@@ -219,11 +219,11 @@ class PendingRequest:
     _outcome: Routing | Exception | None = field(default=None, init=False)
 
     async def settle(self) -> None:
-        """Wait until the request is routed, refused or failed; an error is raised by `routing`, not here."""
+        """Wait until the request is routed, refused or failed; `routing` raises the error, if any."""
         self._has_begun = True
         try:
             self._outcome = await self._proceed()
-        except Exception as error:  # noqa: BLE001  handled where errors of requests that are not held are
+        except Exception as error:  # noqa: BLE001  raised by `routing`
             self._outcome = error
 
     def abandon(self) -> None:
@@ -231,11 +231,11 @@ class PendingRequest:
         if not self._has_begun:
             self._has_begun = True
             self._abandoned()
-        elif isinstance(self._outcome, Routing):  # that was not taken
+        elif isinstance(self._outcome, Routing):  # settled, but not used
             self._outcome.complete(Cause.CLIENT_DISCONNECT)
 
     def routing(self) -> Routing:
-        """Return the routing; raises the error that refused or failed it once, RuntimeError before it is settled."""
+        """Return the routing; raises the error of the request, once, or RuntimeError before it is settled."""
         outcome = self._outcome
         if outcome is None:
             raise RuntimeError("a held request was not awaited")
@@ -245,4 +245,4 @@ class PendingRequest:
         try:
             raise outcome
         finally:
-            del outcome  # which has the frames that it passes, and they have this request
+            del outcome  # avoids a reference cycle through its traceback

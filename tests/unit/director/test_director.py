@@ -290,7 +290,7 @@ async def test_held_request_may_still_be_refused():
     ("end", "error"),
     [
         (lambda hold: hold.set_exception(RuntimeError("queue lost")), "queue lost"),
-        (lambda hold: hold.cancel(), "what held the request was cancelled"),
+        (lambda hold: hold.cancel(), "the awaitable that held the request was cancelled"),
     ],
     ids=["raises", "cancels"],
 )
