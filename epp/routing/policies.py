@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies of a pool from InferenceObjective and InferenceModelRewrite objects, in files or of the cluster."""
+"""Policies of a pool from InferenceObjective and InferenceModelRewrite objects in files or in the cluster."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,21 +32,21 @@ from epp.routing.director.pipeline import PoolPolicies, Rewrite
 
 _M = TypeVar("_M", bound=PoolMember)
 _DEFAULT_GROUPS = frozenset({POOL_GROUP, GROUP, LEGACY_GROUP})
-"""Groups that the API server writes into a reference without one: each definition of these kinds has another default,
-llm-d.ai among them, which has no pools."""
+"""Groups that the API server adds to a reference without a group: the definitions of these kinds have different
+defaults, one of them llm-d.ai, which has no pools."""
 _FIRST = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class PoolIdentity:
-    """The pool whose policies are wanted; an empty field is not compared."""
+    """The pool whose policies apply; an empty field is not compared."""
 
     name: str = ""
     group: str = ""
     namespace: str = ""
 
     def has(self, member: PoolMember) -> bool:
-        """Return whether an object is for this pool: one without a reference is for all pools of its namespace."""
+        """Return whether an object is for this pool; without a reference, it is for all pools of its namespace."""
         if self.namespace and member.metadata.namespace != self.namespace:
             return False
         references = member.pools
@@ -69,11 +69,11 @@ class BuiltPolicies(NamedTuple):
 
 
 def build_policies(objects: Iterable[Object], pool: PoolIdentity) -> BuiltPolicies:
-    """Return the policies of a pool; other kinds of objects, and those being deleted, are left out.
+    """Return the policies of a pool; objects of other kinds, and objects that are being deleted, are ignored.
 
-    Of two objects of one kind and name, that of the group llm-d.ai counts, or else the later one. Of rules for one
-    model, that of the oldest rewrite counts, by creation time, then by name; within a rewrite, the first. An object
-    without a creation time is older than all others.
+    If two objects have the same kind and name, the one in the group llm-d.ai applies, or else the later one. If several
+    rules are for one model, that of the oldest rewrite applies, by creation time, then by name; within a rewrite, the
+    first rule. An object without a creation time is older than all others.
     """
     members = [each for each in objects if isinstance(each, PoolMember) and not each.metadata.is_terminating]
     ours = [each for each in members if pool.has(each)]
@@ -115,7 +115,7 @@ def _by_name(members: Iterable[PoolMember], kind: type[_M], warnings: list[str])
 
 
 def _rewrite(name: str, rule: RewriteRule) -> Rewrite:
-    """Return the rule for requests: where some targets have a weight, those without one are left out."""
+    """Return the rule for requests; if some targets have a weight, those without one are ignored."""
     weighted = [(each.model_rewrite, each.weight) for each in rule.targets if each.weight is not None]
     shares = weighted or [(each.model_rewrite, 1) for each in rule.targets]
     return Rewrite(
@@ -128,7 +128,7 @@ def _rewrite(name: str, rule: RewriteRule) -> Rewrite:
 
 def _remarks(rule: RewriteRule, place: str) -> Iterator[str]:
     if rule.fault:
-        yield f"{rule.fault}; until then, requests that the rule is for keep their model"
+        yield f"{rule.fault}; until then, matching requests keep their model"
     unweighted = [each.model_rewrite for each in rule.targets if each.weight is None]
     if unweighted and len(unweighted) < len(rule.targets):
         names = ", ".join(unweighted)
@@ -136,29 +136,29 @@ def _remarks(rule: RewriteRule, place: str) -> Iterator[str]:
 
 
 _GRACE_PERIOD = "5m"
-"""Time for which a file that is missing keeps its objects: as for accelerator objects, by default."""
+"""Time for which objects of a missing file stay in effect; the same as for accelerator objects by default."""
 
 _log = structlog.get_logger()
 
 
 _Next: TypeAlias = tuple[Change, BuiltPolicies, tuple[str, ...]]
-"""The last ones are problems."""
+"""The change, the policies built from it, and problems."""
 
 
 class PolicyFiles:
     """InferenceObjective and InferenceModelRewrite objects in files and directories; other kinds are ignored.
 
-    An invalid version of a file or of an object changes nothing: the previous version stays in effect. Without one, the
-    object is skipped; of a rewrite, only the rules with invalid targets.
+    If a version of a file or an object is invalid, the previous version stays in effect. Without a previous version,
+    the object is skipped; for a rewrite, only the rules with invalid targets.
     """
 
     name = "--objects"
-    """Flag with the paths; in log lines, metrics and `/healthz`, it is in the place of a plugin."""
+    """Flag with the paths; log lines, metrics and `/healthz` have it as the name of a plugin."""
 
     def __init__(self, paths: Sequence[str], clock: Clock, *, pool_name: str = "") -> None:
         """Read the files for the first time; raises ConfigurationError for a path that does not exist.
 
-        Objects for pools of other names are left out, unless the name is empty.
+        Objects for pools with other names are ignored, unless the name is empty.
         """
         self._clock = clock
         self._pool = PoolIdentity(pool_name)
@@ -199,7 +199,7 @@ class PolicyFiles:
         return True
 
     def _read(self) -> _Next | None:
-        """Return what follows; None if nothing changed. Runs in a thread, so it changes no state."""
+        """Return the changed policies; None if nothing changed. Runs in a thread, so it changes no state."""
         change = self._source.read(self._clock.now())
         if change is None:
             return None
@@ -233,17 +233,17 @@ class _Kind:
     uses_former: bool = False
 
     def chosen(self) -> Watched[Object]:
-        """Return the watch that counts: as before where it is not known whether the current one is installed."""
+        """Return the watch to use: the same as before if it is unknown whether the current kind is installed."""
         if self.current.state in {WatchState.ABSENT, WatchState.CURRENT}:
             self.uses_former = self.current.state is WatchState.ABSENT
         return self.former if self.uses_former else self.current
 
 
 class ClusterPolicies:
-    """Objectives and rewrites; those of the former API group count where the current one is not installed.
+    """Objectives and rewrites; those of the former API group are used if the current one is not installed.
 
-    A version of a rewrite with an invalid rule changes nothing: the previous version stays in effect. Without one, only
-    its invalid rules have no effect.
+    If a version of a rewrite has an invalid rule, the previous version stays in effect. Without a previous version,
+    only the invalid rules have no effect.
     """
 
     def __init__(
@@ -255,15 +255,15 @@ class ClusterPolicies:
         self._apply = apply
         self._kinds: list[_Kind] = []
         self._sound: Mapping[str, InferenceModelRewrite] = {}
-        """The last good version of each rewrite by its uid."""
+        """Last good version of each rewrite, by uid."""
         self._changed = asyncio.Event()
         self._unsubscribe: list[Callable[[], None]] = []
         self.warnings: tuple[str, ...] = ()
-        """Objects that are not in effect as they are written: one sentence each."""
+        """Objects that are only partly in effect: one sentence each."""
         self.problems: tuple[InputProblem, ...] = ()
 
     async def start(self) -> None:
-        """Put the policies into effect, as soon as the API server has told whether there are any."""
+        """Apply the policies as soon as the API server has listed them."""
         resources = (OBJECTIVES, LEGACY_OBJECTIVES, REWRITES, LEGACY_REWRITES)
         watches = [self._cluster.watch(each, decode_object, namespace=self._namespace) for each in resources]
         self._kinds = [_Kind(watches[0], watches[1]), _Kind(watches[2], watches[3])]
@@ -279,7 +279,7 @@ class ClusterPolicies:
             self._refresh()
 
     def close(self) -> None:
-        """Take no more changes from the watches, which other pools may share."""
+        """Unsubscribe from the watches, which other pools may share."""
         while self._unsubscribe:
             self._unsubscribe.pop()()
 
@@ -312,9 +312,9 @@ class ClusterPolicies:
             last = self._sound.get(uid) if reason else each
             if last is not None:
                 sound[uid] = last
-            counts = each if last is None else last
-            in_effect.append(counts)
-            if reason and self._pool.has(counts):
+            used = each if last is None else last
+            in_effect.append(used)
+            if reason and self._pool.has(used):
                 title = f"InferenceModelRewrite {each.id}"
                 problems.append(InputProblem("cluster", title, reason[:_REASON_LENGTH], int(last is not None)))
         self._sound = sound

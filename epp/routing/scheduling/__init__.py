@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The multi-cycle scheduler: runs profiles over one snapshot until the profile picker asks for no more."""
+"""The multi-cycle scheduler, which runs profiles over one snapshot until the profile picker chooses no more."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A profile: filters, weighted scorers and one picker under a name, and how its filters narrow the candidates."""
+"""Profiles: filters, weighted scorers and one picker under a name; and the filtering of candidates."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,12 +20,12 @@ from epp.framework.result import DropCause, FilterTrace, lasting_cause
 from epp.framework.roles import Filter, Picker, Scorer
 
 AGE_STEP = "staleAfter"
-"""Name, in traces, of the step that drops stale endpoints before any filter."""
+"""Name in traces of the step that drops stale endpoints before any filter."""
 _OPENED = "fails open"
 _NOTHING: frozenset[DropCause] = frozenset()
 _MOST_REASONS = 3
 _MOST_EXPLAINED = 64
-"""Most candidates to ask for reasons: many requests can be refused in a second."""
+"""Largest number of candidates whose reasons are collected, since many requests can be refused in a second."""
 
 
 class OnStale(StrEnum):
@@ -34,14 +34,14 @@ class OnStale(StrEnum):
     IGNORE = "Ignore"
     """Use the last reported numbers."""
     NEUTRAL = "Neutral"
-    """Without their load (WAITING, RUNNING, KV_USAGE): it is estimated like that of endpoints that report none."""
+    """Estimate their load (WAITING, RUNNING, KV_USAGE), as for endpoints that report none."""
     DROP = "Drop"
-    """Leave the endpoints out; only for filters, which drop them."""
+    """Drop the endpoints; only for filters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """Limit on the age of an endpoint's numbers, and the handling of stale ones."""
+    """Limit on the age of an endpoint's report, and treatment of stale endpoints."""
 
     after_seconds: float
     on_stale: OnStale = OnStale.NEUTRAL
@@ -55,7 +55,7 @@ class ProfileFilter:
 
     @classmethod
     def of(cls, plugin: Filter[Any], on_error: OnError | None, staleness: Staleness | None = None) -> "ProfileFilter":
-        """Return the filter with an error policy; None for that of its role."""
+        """Return the filter with an error policy, None for that of its role."""
         return cls(plugin, replace(Filter.role, on_error=on_error or Filter.role.on_error), staleness)
 
     @property
@@ -103,20 +103,20 @@ class Profile:
     drop_stale_after_seconds: float | None = None
     """Age of reports from which endpoints are dropped before all filters; None for no limit."""
     fail_open: frozenset[DropCause] = frozenset()
-    """Causes for which filters drop nothing where they would leave no candidate."""
+    """Causes for which filters drop nothing if they would leave no candidate."""
     constraint_status: int = 429
     """Status of requests whose constraints no endpoint meets."""
 
     @property
     def trusted_seconds(self) -> float:
-        """The least age from which the load of endpoints does not count as it was reported; infinite for none."""
+        """Smallest age from which the reported load of endpoints is not used as it is; infinite for none."""
         rules = [*(member.staleness for member in self.filters), *(member.staleness for member in self.scorers)]
         ages = [rule.after_seconds for rule in rules if rule is not None and rule.on_stale is not OnStale.IGNORE]
         return min([*ages, inf if self.drop_stale_after_seconds is None else self.drop_stale_after_seconds])
 
 
 _Kept: TypeAlias = tuple[ProfileFilter | None, Mapping[DropCause, Mask]]
-"""A filter, or None for the age of metrics, and the candidates that it keeps by cause."""
+"""A filter, or None for the age of metrics, and the mask of the candidates that it keeps by cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +127,14 @@ class Narrowing:
     _guard: Guard
 
     def kept(self, request: Request, candidates: Candidates) -> Candidates:
-        """Return the candidates that all filters keep, perhaps none; raises PluginFailedError."""
+        """Return the candidates that all filters keep, possibly none; raises PluginFailedError."""
         return self._filtered(request, candidates, _NOTHING, [])
 
     def run(self, request: Request, candidates: Candidates, trace: list[FilterTrace]) -> Candidates:
         """Return the candidates that all filters keep, and append a step for each that ran to `trace`.
 
-        Raises the RequestError of the cause where they leave none, PluginFailedError when a filter fails that may not
-        be skipped.
+        Raises the RequestError of the cause if they leave none, and PluginFailedError if a filter fails that may not be
+        skipped.
         """
         left = self._filtered(request, candidates, _NOTHING, trace)
         if len(left):
@@ -150,7 +150,7 @@ class Narrowing:
     def _filtered(
         self, request: Request, candidates: Candidates, but: frozenset[DropCause], trace: list[FilterTrace]
     ) -> Candidates:
-        """Return the candidates left, perhaps none; the filters drop nothing for the causes in `but`."""
+        """Return the candidates left, possibly none; the filters drop nothing for the causes in `but`."""
         left, age = candidates, self._profile.drop_stale_after_seconds
         if age is not None:
             opened = DropCause.STALE in but
@@ -198,7 +198,7 @@ class Narrowing:
                 return SaturatedError(detail=detail)
 
     def _kept(self, request: Request, candidates: Candidates) -> Iterator[_Kept]:
-        """Yield what each filter that can drop all candidates keeps of them, by cause."""
+        """Yield each filter that can drop all candidates, with the candidates that it keeps by cause."""
         if self._profile.drop_stale_after_seconds is not None:
             yield None, {DropCause.STALE: ~candidates.stale(self._profile.drop_stale_after_seconds)}
         for member in self._profile.filters:
@@ -239,7 +239,7 @@ def _mask(member: ProfileFilter, request: Request, candidates: Candidates) -> Ma
 
 
 def _mask_but(member: ProfileFilter, request: Request, candidates: Candidates, but: frozenset[DropCause]) -> Mask:
-    """Return the candidates that the filter keeps without the causes in `but`."""
+    """Return the candidates that the filter keeps if it ignores the causes in `but`."""
     mask = np.ones(len(candidates), dtype=np.bool_)
     for cause, kept in _masks(member, request, candidates).items():
         if cause not in but:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop over profiles: choose, shortlist, run one cycle for each, aggregate."""
+"""The scheduler: chooses profiles, runs one cycle for each, and aggregates the results."""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -48,13 +48,13 @@ class Cycle:
         self._scorers = [
             (weighted, None if weighted.weight == 1.0 else np.array(weighted.weight)) for weighted in profile.scorers
         ]
-        """Weights are zero-dimensional arrays, which NumPy multiplies at half the cost of a float; None for 1."""
+        """Scorers with their weights; zero-dimensional arrays cost half as much as floats. None for a weight of 1."""
 
     def run(self, request: Request, candidates: Candidates) -> ProfileResult:
         """Return the result of the profile.
 
-        Raises the RequestError of the cause when its filters drop all candidates, PluginFailedError when a plugin fails
-        that may not be skipped; `attempt` of either is what had been done. A scorer that fails and is skipped adds
+        Raises the RequestError of the cause if its filters drop all candidates, and PluginFailedError if a plugin fails
+        that may not be skipped; `attempt` of the error has the completed steps. A failed scorer that is skipped adds
         nothing to the totals.
         """
         steps: list[FilterTrace] = []
@@ -100,10 +100,9 @@ class Cycle:
 
     def _repaired(self, weighted: WeightedScorer, found: object, count: int) -> tuple[Floats, str]:
         """Return usable scores in place of those found, and the problem of a scorer without any."""
-        scorer = weighted.scorer
-        scores = (
-            found if isinstance(found, Failure) else self._guard.check(weighted.role, scorer, as_scores, found, count)
-        )
+        scorer, scores = weighted.scorer, found
+        if not isinstance(scores, Failure):
+            scores = self._guard.check(weighted.role, scorer, as_scores, found, count)
         if isinstance(scores, Failure):
             return np.zeros(count), scores.problem
         finite = np.isfinite(scores)
@@ -126,10 +125,10 @@ _FEWEST = 64
 
 
 class Shortlist:
-    """Runs the filters of each profile that read no data of producers; without traces and metrics."""
+    """Runs those filters of each profile that read no data of producers, without traces and metrics."""
 
     def __init__(self, profiles: Iterable[Profile], produced: AbstractSet[Datum]) -> None:
-        """Find such filters; `produced` are the data that producers write."""
+        """Find these filters; `produced` are the data that producers write."""
         guard = Guard(SchedulingObserver())
         reduced = [dataclasses.replace(each, filters=tuple(_independent(each, produced))) for each in profiles]
         self._narrows = bool(reduced) and all(each.filters and not each.fail_open for each in reduced)
@@ -149,9 +148,9 @@ class Shortlist:
 
 
 def _independent(profile: Profile, produced: AbstractSet[Datum]) -> Iterator[ProfileFilter]:
-    """Yield the filters that drop what they drop here whatever the other filters and the peer are.
+    """Yield the filters whose result does not depend on other filters, the peer or producers.
 
-    A filter that falls back, or never drops all candidates, compares candidates: it counts as the first filter only.
+    A filter that falls back, or never drops all candidates, compares candidates: only the first filter may be one.
     """
     for index, member in enumerate(profile.filters):
         keys = {each for each in (*member.filter.reads, *member.filter.may_read) if isinstance(each, DataKey)}
@@ -161,7 +160,7 @@ def _independent(profile: Profile, produced: AbstractSet[Datum]) -> Iterator[Pro
 
 
 MAX_ITERATIONS = 16
-"""Default number of times that a profile picker is asked for one request."""
+"""Default limit on the calls of a profile picker for one request."""
 _NO_ERRORS: Mapping[str, RequestError] = MappingProxyType({})
 
 
@@ -190,7 +189,7 @@ class Scheduler:
         self._max_iterations = max_iterations
 
     def observed_by(self, observer: SchedulingObserver, profiles: Mapping[str, Profile] | None = None) -> "Scheduler":
-        """Return another scheduler of the same plugins, with these profiles if any are given."""
+        """Return another scheduler with the same plugins, with these profiles if any are given."""
         return Scheduler(
             self.profiles if profiles is None else profiles,
             self.profile_picker,
@@ -200,7 +199,7 @@ class Scheduler:
         )
 
     def schedule(self, request: Request, candidates: Candidates) -> SchedulingResult:
-        """Return the destination of the request; raises a RequestError where it has none, with `scheduling`."""
+        """Return the destination of the request; raises a RequestError, with `scheduling`, if it has none."""
         if not len(candidates):
             raise NoEndpointsError
         results: dict[str, ProfileResult | None] = {}
@@ -228,8 +227,8 @@ class Scheduler:
                 return self._aggregate(request, shown, errors)
             self._run(chosen, request, candidates, results, errors)
         raise InternalError(
-            f"profile picker {self.profile_picker.name!r} was asked {self._max_iterations} times, the limit of "
-            "scheduling.maxIterations, and still wants more"
+            f"profile picker {self.profile_picker.name!r} still chooses profiles after {self._max_iterations} calls, "
+            "the limit of scheduling.maxIterations"
         )
 
     def _run(
@@ -246,7 +245,7 @@ class Scheduler:
                 f"profile picker {self.profile_picker.name!r} chose {sorted(unknown)}, "
                 f"which are not among the profiles {sorted(self.profiles)}"
             )
-        for name, cycle in self._cycles.items():  # in configuration order, whatever order was asked for
+        for name, cycle in self._cycles.items():  # in configuration order
             if name not in chosen:
                 continue
             if results.get(name) is not None:
@@ -268,7 +267,7 @@ class Scheduler:
         destination = self._guard.call(
             Aggregator.role, self.aggregator, _destination, self.aggregator, request, results
         )
-        assert not isinstance(destination, Failure)  # noqa: S101  nor is an aggregator
+        assert not isinstance(destination, Failure)  # noqa: S101  an aggregator is never skipped
         if destination is None:
             raise _worst(errors)
         if destination.headers:
@@ -279,7 +278,7 @@ class Scheduler:
         return SchedulingResult(destination, MappingProxyType(final), failed, self.aggregator.name)
 
     def _declared(self, destination: Destination) -> Destination:
-        """Drop headers that the aggregator does not declare: a client's own of that name would pass."""
+        """Drop headers that the aggregator does not declare, since the client's own headers of that name would pass."""
         undeclared = destination.headers.keys() - self.aggregator.sets_headers
         if not undeclared:
             return destination
@@ -323,15 +322,15 @@ def _so_far(
 
 
 _FROM_WORST = (InternalError, UnmetConstraintError, UnavailableError, StaleDataError, AllBusyError)
-"""Errors of profiles, the longest-lasting cause first."""
+"""Errors of profiles, in descending order of the time that their cause lasts."""
 
 
 def _worst(errors: Mapping[str, RequestError]) -> RequestError:
-    """Return the error that lasts longest, of equal ones that of the first profile by name."""
+    """Return the error that lasts longest; of several, that of the first profile by name."""
 
     def rank(name: str) -> tuple[int, str]:
-        places = [place for place, kind in enumerate(_FROM_WORST) if isinstance(errors[name], kind)]
-        return places[0] if places else len(_FROM_WORST), name
+        places = (place for place, kind in enumerate(_FROM_WORST) if isinstance(errors[name], kind))
+        return next(places, len(_FROM_WORST)), name
 
     if not errors:
         return InternalError("no profile has a result")
@@ -343,7 +342,4 @@ def _worst(errors: Mapping[str, RequestError]) -> RequestError:
 
 
 def _peer(results: Mapping[str, ProfileResult | None]) -> int | None:
-    for result in results.values():
-        if result is not None:
-            return result.slot
-    return None
+    return next((result.slot for result in results.values() if result is not None), None)

@@ -103,7 +103,7 @@ def test_gie_21_number_of_times_that_a_profile_picker_is_asked_is_limited(build,
         assert list(found.pipeline.scheduler.schedule(request, pool).profiles) == ["a", "b"]
         assert found.warnings == ()
         return
-    said = "was asked 2 times, the limit of scheduling.maxIterations, and still wants more"
+    said = "still chooses profiles after 2 calls, the limit of scheduling.maxIterations"
     assert said in str(found.warnings[0])
     with pytest.raises(InternalError, match=said):
         found.pipeline.scheduler.schedule(request, pool)

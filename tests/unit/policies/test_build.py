@@ -118,7 +118,7 @@ def test_requests_of_a_rule_with_a_fault_keep_their_model():
     (warning,) = found.warnings
     assert warning == (
         "InferenceModelRewrite default/broken: spec.rules[0].targets[0].weight is 0: write a whole number from 1 to "
-        "1000000, or remove the target; until then, requests that the rule is for keep their model"
+        "1000000, or remove the target; until then, matching requests keep their model"
     )
 
 

@@ -99,7 +99,7 @@ def test_of_a_rewrite_with_an_invalid_rule_and_no_version_before_the_other_rules
     (warning,) = [log for log in logs if log["log_level"] == "warning"]
     assert (warning["plugin"], warning["problem"]) == (
         "--objects",
-        f"InferenceModelRewrite default/r: {fault}; until then, requests that the rule is for keep their model",
+        f"InferenceModelRewrite default/r: {fault}; until then, matching requests keep their model",
     )
 
 
