@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests in flight, each credited to its endpoint until it ends; and those inherited from an earlier picker."""
+"""Requests in flight, each credited to its endpoint until it ends, and requests inherited from an earlier picker."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,34 +45,34 @@ NO_FLOW = Flow("", 0)
 
 
 class Ledger:
-    """Counts requests and uncached tokens under way by slot, in the datastore's working columns."""
+    """Counts requests and uncached tokens in flight by slot, in the working columns of the datastore."""
 
     def __init__(self, table: ColumnTable, *, on_release: Callable[[], None]) -> None:
         self.sequence = 0
         """Number of the last pick; LAST_PICKED of its slot."""
         self.on_open: Callable[[], None] | None = None
-        """Called with each credited request, if set."""
+        """Called for each credited request, if set."""
         self._table = table
         self._on_release = on_release
         self._epochs: dict[int, int] = {}
         self._by_place: dict[Place, Work] = {}
         self.on_next: Callable[[], None] | None = None
-        """Called once, with the next credited request, if set."""
+        """Called once, for the next credited request, if set."""
 
     @property
     def by_flow(self) -> Mapping[Place, Work]:
-        """A copy of the running work, by slot and flow; may be called in any thread."""
+        """A copy of the work in flight, by slot and flow; may be called in any thread."""
         return {place: work for place, work in list(self._by_place.items()) if self._is_current(place)}
 
     def open(self, slot: int, tokens: int = 0, flow: Flow = NO_FLOW, legs: Sequence["Ticket"] = ()) -> "Ticket":
-        """Credit one request of a flow, with so many uncached tokens, to a slot."""
+        """Credit one request of a flow, with this number of uncached tokens, to a slot."""
         self.picked(slot)
         if self.on_open is not None:
             self.on_open()
         return Ticket(self, self.enter(slot, flow, tokens), tokens, legs)
 
     def picked(self, slot: int) -> None:
-        """Note that a request, perhaps of another picker, was sent to a slot."""
+        """Record that a request, possibly of another picker, was sent to a slot."""
         self.sequence += 1
         if self.on_next is not None:
             listener, self.on_next = self.on_next, None
@@ -80,7 +80,7 @@ class Ledger:
         self._table.put(LAST_PICKED, slot, self.sequence)
 
     def enter(self, slot: int, flow: Flow, tokens: int) -> Work:
-        """Count one more request of a flow with so many tokens at a slot; return the work there."""
+        """Count one more request of a flow, with this number of tokens, at a slot; return the work there."""
         place = Place(slot, self._epochs.get(slot, 0), flow)
         work = self._by_place.get(place)
         if work is None:
@@ -89,7 +89,7 @@ class Ledger:
         return work
 
     def add(self, work: Work, requests: int, tokens: int, *ended: Column) -> None:
-        """Add to the requests and tokens of some work, and one to the columns of ended requests."""
+        """Add to the requests and tokens of `work`, and one to the columns of ended requests."""
         place = work.place
         work.requests += requests
         work.tokens += tokens
@@ -107,7 +107,7 @@ class Ledger:
             self._on_release()
 
     def forget(self, *slots: int) -> None:
-        """Void the tickets of slots whose endpoints left: the next endpoints there start from zero."""
+        """Void the tickets of slots whose endpoints left, so that the next endpoints there start from zero."""
         for slot in slots:
             self._epochs[slot] = self._epochs.get(slot, 0) + 1
 
@@ -123,7 +123,7 @@ class Ticket:
     _work: Work
     _tokens: int
     _legs: Sequence["Ticket"] = ()
-    """Entries at the targets of other legs, such as prefill: they close with the first token."""
+    """Entries at the targets of other legs, such as prefill, which close with the first token."""
     _closed: bool = False
     _failed: bool = False
 
@@ -132,7 +132,7 @@ class Ticket:
         return self._work.place.slot
 
     def first_token(self) -> None:
-        """Subtract the prompt's tokens, and close the other legs: the endpoints have computed them."""
+        """Subtract the prompt's tokens, and close the other legs, since the endpoints have computed them."""
         tokens, self._tokens = self._tokens, 0
         if tokens:
             self._ledger.add(self._work, 0, -tokens)
@@ -140,13 +140,13 @@ class Ticket:
             leg.close()
 
     def move(self, slot: int) -> None:
-        """Credit another slot instead: the gateway used that endpoint."""
+        """Credit another slot instead, since the gateway used that endpoint."""
         if not self._closed and slot != self.slot:
             self._ledger.add(self._work, -1, -self._tokens)
             self._work = self._ledger.enter(slot, self._work.place.flow, self._tokens)
 
     def close(self, *, failed: bool = False) -> None:
-        """Subtract everything, and count the request as served, and as failed if it failed."""
+        """Subtract the request and its tokens, and count it as served, and also as failed if it failed."""
         if self._closed:
             return
         self.first_token()
@@ -165,26 +165,26 @@ _MOST = 1_000_000
 
 @dataclass(slots=True, eq=False)
 class Inheritance:
-    """Counts, as requests in flight, what engines report beyond own requests when this picker takes over.
+    """Counts requests of an earlier picker as in flight, after this picker takes over.
 
     At the first report of an endpoint, all requests beyond own ones are inherited. Later reports can only reduce that
-    number. It ends at a set time, because other clients, or an engine that never reports again, would keep it for
-    ever.
+    number. Inheritance ends at a set time, because other clients, or an engine that never reports again, would keep it
+    forever.
     """
 
     _table: ColumnTable
     _expected: set[int] = field(default_factory=set)
-    """Slots whose first report is to come."""
+    """Slots whose first report is pending."""
     _heirs: set[int] = field(default_factory=set)
     _until: float = -inf
 
     @property
     def is_active(self) -> bool:
-        """Whether reports matter: some slots inherited requests, or may yet."""
+        """Whether some slots have inherited requests, or still may, so that reports are needed."""
         return bool(self._expected or self._heirs)
 
     def begin(self, slots: Iterable[int], now: float, seconds: float) -> None:
-        """Take over from another picker at these slots; slots with a report inherit by their last report."""
+        """Take over from another picker at these slots; slots with a report inherit according to it."""
         self.end()
         self._until = now + seconds
         self._expected = set(slots)
@@ -216,7 +216,7 @@ class Inheritance:
         self._heirs.difference_update(slots)
 
     def sweep(self, now: float) -> bool:
-        """End the inheritance if it is time; return whether that made room."""
+        """End the inheritance if its time is over; return whether that made room."""
         if now < self._until:
             return False
         self._expected.clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests and tokens in flight at other pickers of the pool, added to the columns of this one."""
+"""Requests and tokens in flight at other pickers of the pool, which are added to the columns of this one."""
 
 from collections.abc import Set as AbstractSet
 
@@ -14,12 +14,12 @@ from epp.routing.datastore.slots import Change
 from epp.routing.datastore.store import Datastore
 
 _ENTRY_BYTES = 80
-"""Most bytes of an endpoint: an IPv6 address with a zone, and two numbers."""
+"""Largest size of an entry: an IPv6 address with a zone, and numbers."""
 _MOST_ENTRIES = MOST_PAYLOAD_BYTES // _ENTRY_BYTES
 _RENEWED = _MOST_ENTRIES // 2
-"""Endpoints that are told again at once where all do not fit in a payload."""
+"""Endpoints that are sent again in one payload if not all fit into it."""
 _MOST_REQUESTS, _MOST_TOKENS = 1_000_000, 10**12
-"""Most that one picker may report for one endpoint."""
+"""Largest numbers that a picker may report for an endpoint."""
 
 
 class _Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -27,7 +27,7 @@ class _Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     requests: int
     tokens: int
     picks: int = 0
-    """Requests that were ever sent there."""
+    """Requests sent to it since the picker started."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.requests <= _MOST_REQUESTS and 0 <= self.tokens <= _MOST_TOKENS):
@@ -39,7 +39,7 @@ _NONE = _Entry("", 0, 0)
 
 class _Work(msgspec.Struct, frozen=True, array_like=True):
     is_whole: bool
-    """Whether endpoints that are not listed, here or later, have none."""
+    """Whether endpoints that are not listed have none."""
     entries: list[_Entry]
 
 
@@ -48,15 +48,15 @@ _decode = msgspec.msgpack.Decoder(_Work).decode
 
 
 class SharedWork(Shareable):
-    """Tells the own work at each endpoint where it changed, in absolute numbers: a batch that is lost heals.
+    """Sends the picker's own work at endpoints where it changed; absolute numbers make up for lost batches.
 
-    An endpoint counts as picked when another picker sent a request there: ties go to the least recently picked.
+    An endpoint counts as picked when another picker sends a request there, since ties go to the least recently picked.
     """
 
     share_name = "work"
 
     def __init__(self, store: Datastore, *, sends: bool = True) -> None:
-        """Prepare; a process whose columns have what others told it `sends` nothing."""
+        """Subscribe to the store. A worker process, whose columns come from others, does not send."""
         self._store = store
         self._sends = sends
         self._peers: dict[str, dict[str, _Entry]] = {}
@@ -64,26 +64,26 @@ class SharedWork(Shareable):
         self._totals: dict[str, tuple[int, int]] = {}
         """Requests and tokens of all other pickers, by address."""
         self._sent = np.zeros((3, 0))
-        """Requests, tokens and picks by slot, as others know them."""
+        """Last sent requests, tokens and picks, by slot."""
         self._endpoints: tuple[Endpoint | None, ...] = ()
         """Endpoint of each slot."""
         self._renews = self._renews_all = True
         self._next = 0
-        """Slot at which the next payload begins, so that a full one leaves each slot out in turn."""
+        """Slot at which the next payload begins, so that full payloads rotate over the slots."""
         self._departed: list[str] = []
-        """Addresses whose endpoint left while others counted work there."""
+        """Addresses of endpoints that left while other pickers counted work there."""
         store.subscribe(self._pool_changed)
 
     def renew(self) -> None:
-        """Tell all endpoints with work, or some of them in turn where they do not fit in a payload."""
+        """Send all endpoints with work again, or some of them in rotation if not all fit into a payload."""
         self._renews = True
 
     def connection(self, *, is_lost: bool) -> None:
-        """Tell all after the others were not reached, and may have forgotten them."""
+        """Send all work again after a loss of contact, since other pickers may have dropped it."""
         self._renews_all = self._renews_all or not is_lost
 
     def changes(self, snapshot: Snapshot) -> bytes | None:
-        """Return the work of endpoints where it changed, of at most 400."""
+        """Return the changed work of at most 400 endpoints."""
         if not self._sends:
             return None
         self._track_endpoints(snapshot)
@@ -103,7 +103,7 @@ class SharedWork(Shareable):
         ]
         return _encode((whole, entries))
 
-    def apply(self, peer: str, payload: bytes, snapshot: Snapshot) -> int:  # noqa: ARG002  the store has the present
+    def apply(self, peer: str, payload: bytes, snapshot: Snapshot) -> int:  # noqa: ARG002  the store is current
         work = _decode(payload)
         theirs = self._peers.setdefault(peer, {})
         if work.is_whole:
@@ -135,7 +135,7 @@ class SharedWork(Shareable):
         self._store.count_peers(slot, *total)
 
     def _renew(self, own: Floats) -> bool:
-        """Count endpoints as untold; return whether the next payload has all with work."""
+        """Mark endpoints as unsent; return whether the next payload has all endpoints with work."""
         used = np.flatnonzero(own.any(axis=0))
         whole = len(used) <= _MOST_ENTRIES
         if whole:
@@ -146,7 +146,7 @@ class SharedWork(Shareable):
         return whole
 
     def _in_turn(self, slots: Positions, most: int) -> Positions:
-        """Return at most so many of these slots; those that are left out come first the next time."""
+        """Return at most `most` of these slots; the remaining ones come first the next time."""
         if len(slots) <= most:
             return slots
         chosen = np.roll(slots, -np.searchsorted(slots, self._next))[:most]
@@ -154,7 +154,7 @@ class SharedWork(Shareable):
         return chosen
 
     def _track_endpoints(self, snapshot: Snapshot) -> None:
-        """Count nothing as told of slots that have another endpoint than before."""
+        """Mark slots with a new endpoint as unsent, and collect the addresses of endpoints that left."""
         endpoints = snapshot.endpoints.values
         if endpoints is self._endpoints:
             return
@@ -180,7 +180,7 @@ class SharedWork(Shareable):
 
 
 def _own(snapshot: Snapshot) -> Floats:
-    """Return the requests and tokens by slot that this picker sent, and how many it ever sent."""
+    """Return this picker's requests and tokens in flight, and the number of requests that it ever sent, by slot."""
     own = np.empty((3, snapshot.capacity))
     requests = np.subtract(snapshot.column(IN_FLIGHT), snapshot.column(INHERITED), out=own[0])
     requests -= snapshot.column(PEER_REQUESTS)

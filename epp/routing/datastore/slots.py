@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slots of endpoints, and columns indexed by slot; changes of very many endpoints at once, prepared in steps."""
+"""Slots of endpoints, columns indexed by slot, and changes of many endpoints that are prepared in steps."""
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from epp.framework.snapshot import Attribute, Column, Snapshot
 
 _NO_IDENTITY = Identity("", "")
 _FEW = 8
-"""Most cells of a column that are faster to write one by one."""
+"""Largest number of cells of a column that are faster to write one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Slots:
         """Keyed by endpoint id."""
         self.endpoints: list[Endpoint | None] = [None] * capacity
         self.identities: list[Identity] = [_NO_IDENTITY] * capacity
-        """Identity by slot, including fields known before the last change of labels."""
+        """Identity by slot, including fields that were known before the last change of labels."""
         self._by_address: dict[str, list[int]] = {}
         self.free: list[int] = list(range(capacity))
         """A heap."""
@@ -54,7 +54,7 @@ class Slots:
         return min(self._by_address.get(hostport, ()), default=None)
 
     def is_kept(self, endpoint: Endpoint) -> bool:
-        """Return whether the pool has the same endpoint, perhaps with other labels."""
+        """Return whether the pool has the same endpoint, possibly with other labels."""
         slot = self.slots.get(endpoint.id)
         return slot is not None and not endpoint.identity.is_another_than(self.identities[slot])
 
@@ -64,13 +64,13 @@ class Slots:
         return slot
 
     def relabel(self, slot: int, endpoint: Endpoint) -> None:
-        """Replace an endpoint by itself with other labels."""
+        """Replace an endpoint with the same endpoint with other labels."""
         self.endpoints[slot] = endpoint
         self.identities[slot] = endpoint.identity.after(self.identities[slot])
 
     def clear(self, slot: int) -> Endpoint:
         endpoint = self.endpoints[slot]
-        assert endpoint is not None  # noqa: S101  of a slot in use
+        assert endpoint is not None  # noqa: S101  the slot is in use
         self.endpoints[slot] = None
         self.identities[slot] = _NO_IDENTITY
         del self.slots[endpoint.id]
@@ -93,7 +93,7 @@ class Slots:
 
 
 def by_id(endpoints: Iterable[Endpoint]) -> dict[str, Endpoint]:
-    """Return the endpoints by id, in order; raises ValueError for two of one id."""
+    """Return the endpoints by id, in order; raises ValueError for a repeated id."""
     wanted: dict[str, Endpoint] = {}
     for endpoint in endpoints:
         if endpoint.id in wanted:
@@ -107,12 +107,12 @@ class ColumnTable:
 
     def __init__(self, columns: Iterable[Column]) -> None:
         self.capacity = 0
-        """Slots that there is room for."""
+        """Number of slots."""
         self.columns: dict[str, Column] = {}
         """Keyed by name."""
         self._working: dict[str, Floats] = {}
         self._cells: dict[str, memoryview[float]] = {}
-        """Views of the same memory, which read and write a single number at half the cost."""
+        """Views of the same memory, which read and write single numbers at half the cost."""
         self._published: Mapping[str, Floats] = {}
         self.dirty: set[str] = set()
         """Names of columns that were written since the last publish."""
@@ -127,7 +127,7 @@ class ColumnTable:
         return found
 
     def put(self, column: Column, slot: int, value: float) -> None:
-        """Write one value; a column not seen before is added, unknown elsewhere. The same value changes nothing."""
+        """Write one value. A new column is added, without values at other slots; an equal value changes nothing."""
         name = column.name
         if name not in self._cells:
             self._add_column(column)
@@ -149,7 +149,7 @@ class ColumnTable:
         self.dirty.add(name)
 
     def add_many(self, column: Column, slots: Positions, amounts: Floats) -> None:
-        """Add to one value for each of these slots, which are different."""
+        """Add to the values at these slots, which must be distinct."""
         self._working[column.name][slots] += amounts
         self.dirty.add(column.name)
 
@@ -185,12 +185,10 @@ class ColumnTable:
         self.capacity = capacity
 
     def publish(self) -> Mapping[str, Floats]:
-        """Return read-only columns that later writes do not touch."""
+        """Return read-only columns that later writes do not change."""
         if self.dirty:
-            fresh = dict(self._published)
-            for name in self.dirty:
-                fresh[name] = read_only(self._working[name].copy())
-            self._published = MappingProxyType(fresh)
+            fresh = {name: read_only(self._working[name].copy()) for name in self.dirty}
+            self._published = MappingProxyType({**self._published, **fresh})
             self.dirty.clear()
         return self._published
 
@@ -205,7 +203,7 @@ class ColumnTable:
 
 
 _STEP = 32
-"""Endpoints that are looked at in one step: a tenth of a millisecond."""
+"""Endpoints that are processed in one step, a tenth of a millisecond."""
 
 _first = itemgetter(0)
 
@@ -215,9 +213,9 @@ Tagged: TypeAlias = tuple[Endpoint, Iterable[Report]]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Staging:
-    """The next content of the datastore; requests see the present content until all of it is replaced.
+    """The next content of the datastore; requests use the current content until all of it is replaced.
 
-    Valid only while the pool is the one of its beginning, if it replaces the pool.
+    If it replaces the pool, it is valid only as long as the pool has not changed.
     """
 
     version: int
@@ -238,7 +236,7 @@ class Staging:
     """The next records, with values derived from them."""
 
     def steps(self) -> Iterator[None]:
-        """Prepare it, in steps of a fraction of a millisecond; a plugin's build from all records is one step."""
+        """Prepare the content in steps of a fraction of a millisecond; each derivation by a plugin is one step."""
         if self.wanted is not None:
             yield from self._fill(self.places, self.wanted)
         yield from self._tag()
@@ -248,14 +246,14 @@ class Staging:
             yield from self._derive(name, self.attributes[name][1], self.snapshot.attributes.get(name))
 
     def _fill(self, before: Slots, wanted: Mapping[str, Endpoint]) -> Iterator[None]:
-        """Find the slot of each endpoint: its present one, or the lowest free one."""
+        """Find the slot of each endpoint: its current one, or the lowest free one."""
         places = self.places = Slots(len(before.endpoints))
         removed: list[tuple[int, Endpoint]] = []
         updated: list[tuple[int, Endpoint]] = []
         for number, (identity, slot) in enumerate(tuple(before.slots.items())):
             current, endpoint = before.endpoints[slot], wanted.get(identity)
             if current is None:
-                return  # it has left since: this is outdated
+                return  # it has left in the meantime: this is outdated
             if endpoint is None or not before.is_kept(endpoint):
                 removed.append((slot, current))
             elif endpoint == current:
@@ -302,15 +300,13 @@ class Staging:
         records = self.attributes[name][1]
         if records[slot] != record:
             records[slot] = record
-        if name not in self.tags:
-            self.tags[name] = attribute, [], [], []
-        _, slots, endpoints, tags = self.tags[name]
+        _, slots, endpoints, tags = self.tags.setdefault(name, (attribute, [], [], []))
         slots.append(slot)
         endpoints.append(endpoint)
         tags.append(records[slot])
 
     def _derive(self, name: str, values: Iterable[Any], former: Records[Any] | None) -> Iterator[None]:
         records = self.records[name] = Records(tuple(values), former)
-        usual = () if former is None else former.derivations
-        for derivation in dict.fromkeys((*usual, *self.derivations.get(name, ()))):
+        used = () if former is None else former.derivations
+        for derivation in dict.fromkeys((*used, *self.derivations.get(name, ()))):
             yield from records.derive_ahead(derivation)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints and their data: written in the background, read as snapshots."""
+"""The datastore of endpoints and their data, which is written in the background and read as snapshots."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -46,29 +46,29 @@ _OF_AVAILABLE = (REACHABLE.name, AVOIDED.name)
 
 
 class Datastore:
-    """Has a single writer on one event loop; later writes do not change a snapshot."""
+    """Endpoints and their data; for one event loop. Later writes do not change a snapshot."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._table = ColumnTable(CORE_COLUMNS)
         self._places = Slots()
         self._reports: list[Report | None] = []
-        """Last report by slot; None if other values were written since."""
+        """Last report by slot; None if other values were written after it."""
         self._has_core = bytearray()
-        """Whether that report has a core column."""
+        """Whether the last report has a core column, by slot."""
         self._attributes: dict[str, tuple[Attribute[Any], list[object]]] = {}
         self._listeners: list[Callable[[Change], None]] = []
         self._on_release: Callable[[], None] | None = None
         self._pool_changed = True
         self._version = 0
-        """Grows with each change of the pool."""
+        """Number of changes of the pool."""
         self._planned: dict[str, Records[Any]] = {}
-        """The next records by attribute, with values derived ahead; see `stage`."""
+        """The next records by attribute, with derived values; see `stage`."""
         self._attributes_changed: set[str] = set()
         self._writes: dict[str, int] = {}
         """Number of changes of a record, by attribute."""
         self.latest = Snapshot()
-        """The snapshot that was made last; read from any thread."""
+        """The last snapshot; may be read in any thread."""
         for attribute in CORE_ATTRIBUTES:
             self._add_attribute(attribute)
         self.ledger = Ledger(self._table, on_release=self._notify_release)
@@ -84,12 +84,12 @@ class Datastore:
 
     @property
     def columns(self) -> Mapping[str, Column]:
-        """The columns that were ever written, and those of the core, by name."""
+        """Core columns, and all columns that were ever written, by name."""
         return self._table.columns
 
     @property
     def attributes(self) -> Mapping[str, Attribute[Any]]:
-        """The attributes that were ever written, and those of the core, by name."""
+        """Core attributes, and all attributes that were ever written, by name."""
         return {name: attribute for name, (attribute, _) in self._attributes.items()}
 
     def subscribe(self, listener: Callable[[Change], None]) -> None:
@@ -100,18 +100,18 @@ class Datastore:
         self._on_release = listener
 
     def replace(self, endpoints: Iterable[Endpoint]) -> Change:
-        """Make these the pool.
+        """Replace the pool with these endpoints.
 
-        An endpoint with an identity in the pool keeps its slot and data, and takes the new labels; any other is
-        new. Raises ValueError for two endpoints of one id.
+        An endpoint whose identity is in the pool keeps its slot and data, and gets the new labels; any other endpoint
+        is new. Raises ValueError for a repeated id.
         """
         wanted = by_id(endpoints)
         return self._apply(wanted, self._places.slots.keys() - wanted.keys())
 
     def update(self, changed: Iterable[Endpoint], removed: Iterable[str] = ()) -> Change:
-        """Remove the endpoints of the ids `removed`, then add or replace the endpoints in `changed`.
+        """Remove the endpoints with the ids `removed`, then add or replace the endpoints in `changed`.
 
-        An endpoint whose id is in both starts without data. Raises ValueError for two endpoints of one id in `changed`.
+        An endpoint whose id is in both starts without data. Raises ValueError for a repeated id in `changed`.
         """
         return self._apply(by_id(changed), removed)
 
@@ -150,10 +150,10 @@ class Datastore:
         self._notify_release()
 
     def report(self, endpoint: Endpoint, report: Report) -> None:
-        """Write the report of an endpoint; ignored once it left.
+        """Write the report of an endpoint; ignored if the endpoint has left.
 
-        METRICS_AT becomes now if the report has a core column: others must not make old numbers of the engine look
-        fresh. So does LOAD_AT, unless it is the same object as the last report.
+        METRICS_AT is set to now if the report has a core column, since other reports must not make old numbers of the
+        engine look fresh. LOAD_AT is set too, unless the report is the same object as the last one.
         """
         slot = self.slot_of(endpoint)
         if slot is None:
@@ -172,7 +172,7 @@ class Datastore:
         self._notify_release()
 
     def copy_columns(self, columns: Iterable[tuple[Column, Positions, Floats]]) -> None:
-        """Write numbers that another process collected: columns, slots, and a value for each of these."""
+        """Write numbers that another process collected: columns, slots, and a value for each slot."""
         for column, slots, values in columns:
             self._table.put_many(column, slots, values)
             if column == METRICS_AT and self._inheritance.is_active:
@@ -181,12 +181,12 @@ class Datastore:
         self._notify_release()
 
     def copy_records(self, attribute: Attribute[T], records: Iterable[tuple[int, T]]) -> None:
-        """Write records, by slot, that another process collected."""
+        """Write records that another process collected, by slot."""
         for slot, record in records:
             self._write(slot, Report({}, {attribute: record}))
 
     def inherit(self, seconds: float) -> None:
-        """Count the running requests of endpoints as in flight for so long at most: a former picker sent them.
+        """Count running requests of an earlier picker as in flight, for at most `seconds`.
 
         Endpoints that join later inherit nothing.
         """
@@ -198,7 +198,7 @@ class Datastore:
             self._notify_release()
 
     def count_peers(self, slot: int, requests: int, tokens: int) -> None:
-        """Count so much work of other pickers as in flight at a slot."""
+        """Set the work of other pickers that counts as in flight at a slot."""
         released = False
         for part, whole, value in ((PEER_REQUESTS, IN_FLIGHT, requests), (PEER_TOKENS, IN_FLIGHT_TOKENS, tokens)):
             change = value - self._table.get(part, slot)
@@ -210,9 +210,9 @@ class Datastore:
             self._notify_release()
 
     def count_ended(self, identities: Sequence[str], numbers: Floats) -> None:
-        """Count requests that another process served at the endpoints of these ids; ids not in the pool are ignored.
+        """Count requests that another process served at the endpoints with these ids; unknown ids are ignored.
 
-        `numbers` has served and failed requests in two rows, with a column for each id, which is there once.
+        `numbers` has served and failed requests in two rows, with a column for each id; ids are not repeated.
         """
         slots = np.array([self._places.slots.get(identity, -1) for identity in identities], dtype=np.intp)
         is_known = slots >= 0
@@ -220,7 +220,7 @@ class Datastore:
             self._table.add_many(column, slots[is_known], values[is_known])
 
     def tag(self, endpoint: Endpoint, report: Report) -> None:
-        """Write a tagger's report on the endpoint; METRICS_AT stays. Ignored if the endpoint has left.
+        """Write a tagger's report on the endpoint, except METRICS_AT; ignored if the endpoint has left.
 
         An endpoint with a new pod, or on a restarted node, starts without data.
         """
@@ -229,7 +229,7 @@ class Datastore:
             self._write(slot, report)
 
     def _identified(self, endpoint: Endpoint, report: Report) -> Endpoint:
-        """Note the pod UID and boot id of an endpoint; return the endpoint, or its replacement."""
+        """Record the pod UID and boot id of an endpoint; return the endpoint, or its replacement."""
         slot = self.slot_of(endpoint)
         if slot is None or not (report.uid or report.boot_id):
             return endpoint
@@ -248,9 +248,9 @@ class Datastore:
         wanted: Iterable[Endpoint] | None = None,
         derivations: Mapping[str, Iterable[Derivation]] = MappingProxyType({}),
     ) -> Staging:
-        """Begin to prepare tags of many endpoints and, unless it is None, a whole pool, as in `replace`.
+        """Begin to prepare tags of many endpoints and, unless `wanted` is None, a whole pool, as in `replace`.
 
-        `derivations` are needed by requests, by attribute; ENDPOINTS stands for the endpoints.
+        `derivations` lists the derived values that requests need, by attribute; ENDPOINTS is the key of the endpoints.
         """
         pool = None if wanted is None else by_id(wanted)
         while pool is not None and len(pool) > self._table.capacity:
@@ -267,7 +267,7 @@ class Datastore:
         )
 
     def put_pool(self, staging: Staging) -> bool:
-        """Replace the pool by a prepared one; return False, without effect, if the pool has changed since."""
+        """Replace the pool with a prepared one; return False, without effect, if the pool has changed since `stage`."""
         if staging.version != self._version:
             return False
         change, self._places = staging.change, staging.places
@@ -307,7 +307,7 @@ class Datastore:
                 self._identified(endpoint, report)
 
     def _take_over(self, name: str, staging: Staging) -> bool:
-        """Take all records of an attribute from a staging; return False if records were written since."""
+        """Take all records of an attribute from a staging; return False if records were written since `stage`."""
         found = staging.attributes.get(name)
         if found is None:
             return False
@@ -322,7 +322,7 @@ class Datastore:
         self._writes[name] = self._writes.get(name, 0) + 1
 
     def news(self, endpoint: Endpoint, report: Report) -> Report:
-        """Return the report without unchanged values: comparing many tags takes longer than writing."""
+        """Return the report without unchanged records, since comparing many tags takes longer than writing."""
         slot = self.slot_of(endpoint)
         if slot is None:
             return report
@@ -334,7 +334,7 @@ class Datastore:
         return Report(report.columns, attributes, uid=report.uid, boot_id=report.boot_id)
 
     def forget(self, data: Iterable[Datum], endpoint: Endpoint | None = None) -> None:
-        """Reset columns and attributes to unknown, of every endpoint unless one is given: nothing reports them."""
+        """Reset columns and attributes that are no longer reported to unknown, for one endpoint or for all."""
         if endpoint is None:
             self._reports = [None] * len(self._reports)
             for datum in data:
@@ -350,20 +350,20 @@ class Datastore:
             self._write(slot, Report(columns, {datum: datum.unknown for datum in gone if isinstance(datum, Attribute)}))
 
     def mark(self, endpoint: Endpoint, reachable: float) -> None:
-        """Write how an endpoint can be reached (ANSWERS, SILENT or REFUSES); ignored once it left."""
+        """Write whether an endpoint can be reached (ANSWERS, SILENT or REFUSES); ignored if it has left."""
         slot = self.slot_of(endpoint)
         if slot is not None and self._table.get(REACHABLE, slot) != reachable:
             self._table.put(REACHABLE, slot, reachable)
             self._notify_release()
 
     def avoid(self, slot: int, *, avoided: bool) -> None:
-        """Write whether requests avoid the endpoint of a slot if they can."""
+        """Write whether requests avoid the endpoint of a slot, if other endpoints are available."""
         if self._table.get(AVOIDED, slot) != avoided:
             self._table.put(AVOIDED, slot, avoided)
             self._notify_release()
 
     def snapshot(self) -> Snapshot:
-        """Return the present snapshot; the same object until the next write."""
+        """Return the current snapshot; the same object until the next write."""
         if not (self._pool_changed or self._attributes_changed or self._table.dirty):
             return self.latest
         last = self.latest
@@ -373,10 +373,9 @@ class Datastore:
             endpoints = self._records_of(ENDPOINTS, self._places.endpoints, last.endpoints)
             used = self._places.slots
             slots = read_only(np.sort(np.fromiter(used.values(), dtype=np.intp, count=len(used))))
-        columns = self._table.publish()
+        columns, attributes = self._table.publish(), last.attributes
         if membership_changed:
             available = read_only(available_of(slots, columns[REACHABLE.name][slots], columns[AVOIDED.name][slots]))
-        attributes = last.attributes
         if self._attributes_changed:
             changed = {
                 name: self._records_of(name, self._attributes[name][1], attributes.get(name))
@@ -396,7 +395,7 @@ class Datastore:
         return self.latest
 
     def _records_of(self, name: str, values: Sequence[T], former: Records[T] | None) -> Records[T]:
-        """Return records with derived values: copied from former records, or derived ahead."""
+        """Return records with the derived values of the former or the prepared records."""
         planned: Records[T] | None = self._planned.pop(name, None)
         if planned is None:
             return Records(tuple(values), former)
@@ -412,7 +411,7 @@ class Datastore:
         return self._places.slots.get(identity)
 
     def slot_of(self, endpoint: Endpoint) -> int | None:
-        """Return the slot of an endpoint; None once it left."""
+        """Return the slot of an endpoint; None if it has left."""
         places = self._places
         slot = places.slots.get(endpoint.id)
         if slot is None or places.endpoints[slot] is endpoint:
@@ -420,12 +419,12 @@ class Datastore:
         return None if endpoint.identity.is_another_than(places.identities[slot]) else slot
 
     def in_flight(self, identity: str) -> float:
-        """Return how many requests the picker has in flight at the endpoint of this id."""
-        slot = self._places.slots.get(identity)
+        """Return the number of requests that the picker has in flight at the endpoint with this id."""
+        slot = self.slot_named(identity)
         return 0.0 if slot is None else self._table.get(IN_FLIGHT, slot)
 
     def picked_since(self, sequence: int) -> list[Endpoint]:
-        """Return the endpoints that were sent a request after the one of this number: see `Ledger.sequence`."""
+        """Return the endpoints that were sent a request after the pick with this number; see `Ledger.sequence`."""
         slots = self._table.above(LAST_PICKED, sequence)
         return [endpoint for slot in slots if (endpoint := self._places.endpoints[slot]) is not None]
 
@@ -485,10 +484,9 @@ class Datastore:
 
 
 def available_of(slots: Positions, reachable: Floats, avoided: Floats) -> Positions:
-    """Return those of the slots where requests go, by their REACHABLE and AVOIDED."""
+    """Return the slots that receive requests, by their REACHABLE and AVOIDED."""
     answers: Mask = reachable == ANSWERS
-    preferred: Positions = slots[answers & (avoided == 0)]
-    if len(preferred):
-        return preferred
-    answering: Positions = slots[answers]
-    return answering if len(answering) else slots[reachable > REFUSES]
+    for mask in (answers & (avoided == 0), answers):
+        if mask.any():
+            return slots[mask]
+    return slots[reachable > REFUSES]
