@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detection of failing endpoints, which requests then avoid for a while."""
+"""Detection of failing endpoints, which requests avoid for some time."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detects failing endpoints: avoids them at once, probes and ejects them, and tells other pickers; no I/O."""
+"""Detection of failing endpoints: they are avoided, probed, ejected, and reported to other pickers. Does no I/O."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,14 +20,15 @@ _LONGEST_SUSPICION_SECONDS = 3.0
 """Time after which polls have detected a silent endpoint."""
 
 _MOST_MODELS = 1000
-"""Models whose last answering endpoint is remembered."""
+"""Largest number of models whose last successful endpoint is kept."""
 _BUSY_SECONDS = 3.0
 """An endpoint that answers 429 this soon after a success is busy, not broken."""
 _FAILING_SECONDS = 30.0
 """Time for which an endpoint counts as failing after a failure, unless it succeeds."""
 _STANDARD_DEVIATIONS = 3.0
 _LEAST_SHARE_OF_OTHERS = 0.8
-"""An endpoint succeeds too rarely below this share of the others' success rate, and this many deviations below it."""
+"""An endpoint fails too often if its success rate is below this share of the others' rate, and also this number of
+standard deviations below that rate."""
 
 _WORDS = {
     Failure.CONNECTION: "failed connections",
@@ -55,7 +56,7 @@ class OutlierObserver:
         """Record that an endpoint was not ejected because of the limit."""
 
     def endpoints_ejected(self, count: int) -> None:
-        """Record how many are ejected now."""
+        """Record the number of endpoints that are ejected now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Ejected:
     endpoint: Endpoint
     reason: str
     until: float
-    """Seconds on the clock; past for one that is on trial."""
+    """Seconds on the clock; in the past for an endpoint on trial."""
 
     def why(self, now: float) -> str:
         left = self.until - now
@@ -72,15 +73,15 @@ class Ejected:
 
 
 class OutlierDetector:
-    """Writes to the datastore which endpoints requests avoid.
+    """Marks the endpoints in the datastore that requests avoid.
 
-    After a failed connection, an endpoint is suspected: it is avoided, and its port is probed at once. If the port
+    After a failed connection, an endpoint is suspected: it is avoided, and its port is probed immediately. If the port
     refuses, polls exclude the endpoint until it answers; if it answers, the endpoint is used again. Several such
     failures in a row eject it.
 
-    An endpoint is ejected after `consecutive_5xx` failures of any kind in a row, if other endpoints succeed meanwhile
-    or none of them fails; and when its success rate is far below that of the others. The time of ejections grows with
-    their number. When it is over, one request goes there, and its response decides.
+    An endpoint is ejected after `consecutive_5xx` failures of any kind in a row, if other endpoints succeed in the
+    meantime or none of them fails; and if its success rate is far below that of the others. Each ejection takes longer
+    than the one before. After it, one request is sent to the endpoint, and its response decides.
 
     The pool is never ejected as a whole: if all endpoints would be avoided, all are used; see `Snapshot.available`.
     """
@@ -102,23 +103,23 @@ class OutlierDetector:
         self.on_trial: set[int] = set()
         """Slots whose next request decides; usually none."""
         self._successes = 0
-        """Successes in the whole pool since the first failure on record."""
+        """Successes in the whole pool since the first recorded failure."""
         self._unproven: int | None = None
-        """Slot that was ejected before any other endpoint has answered."""
+        """Slot that was ejected before any other endpoint answered a request."""
         self._requests = RequestCounts(clock.now())
         self._succeeded_at: dict[int, float] = {}
         """Time of the last success, by slot."""
         self._answered: dict[str, int] = {}
-        """The slot that answered last, by model."""
+        """Slot of the last success, by model."""
         self.ask: Ask | None = None
-        """Probes endpoints; None if that is impossible."""
+        """Probes endpoints; None if probes are impossible."""
         self._listeners: list[Callable[[], None]] = []
         self.ejected: Sequence[Ejected] = ()
-        """The endpoints that are ejected; may be read in any thread."""
+        """Ejected endpoints; may be read in any thread."""
         store.subscribe(self._pool_changed)
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when the ejected endpoints change, and when there is something to sweep."""
+        """Call `listener` when the ejected endpoints change, and when `sweep` becomes necessary."""
         self._listeners.append(listener)
 
     @property
@@ -127,7 +128,7 @@ class OutlierDetector:
 
     @property
     def failing(self) -> Mapping[str, str]:
-        """Failures of endpoints that stay in use for lack of a replacement, by id. May be read in any thread."""
+        """Failures of endpoints that stay in use for lack of a replacement, by id; may be read in any thread."""
         most = self.settings.consecutive_5xx
         return {
             record.endpoint.id: f"{record.errors} {_WORDS[record.last_failure]} in a row; used, as no other endpoint "
@@ -138,7 +139,7 @@ class OutlierDetector:
 
     @property
     def own_failures(self) -> Iterator[tuple[str, float | None]]:
-        """Yield addresses that requests from here found to fail, and the seconds left of an ejection, if it is one."""
+        """Yield the addresses that failed requests of this picker, with the seconds left of an ejection; else None."""
         for record in self._records.values():
             if record.state is State.SUSPECTED and record.has_failed:
                 yield record.endpoint.hostport, None
@@ -149,22 +150,22 @@ class OutlierDetector:
     def now(self) -> float:
         return self._clock.now()
 
-    def probe(self, endpoint: Endpoint, tell: Told) -> bool:
+    def probe(self, endpoint: Endpoint, on_verdict: Told) -> bool:
         """Probe the port of an endpoint, and report the verdict once; return False if probes are impossible."""
         if self.ask is None:
             return False
-        self.ask(endpoint, tell)
+        self.ask(endpoint, on_verdict)
         return True
 
     def picked(self, slot: int) -> None:
-        """Note a request to a slot: a slot on trial gets one request at a time."""
+        """Record a request to a slot; a slot on trial gets one request at a time."""
         if slot in self.on_trial:
             record = self._records[slot]
             record.set_end(self._clock.now(), self.settings.base_ejection_seconds)
             self._put(slot, record, State.TRIED)
 
     def succeeded(self, endpoint: Endpoint, model: str = "") -> None:
-        """Note a response that is no failure."""
+        """Record a response that is not a failure."""
         slot = self._store.slot_of(endpoint)
         if slot is None:
             return
@@ -191,10 +192,10 @@ class OutlierDetector:
         self._drop_clean(slot, record)
 
     def failed(self, endpoint: Endpoint, failure: Failure, content_hash: int = 0, model: str = "") -> None:
-        """Note a request that failed there.
+        """Record a failed request for a model.
 
-        `asked` is a hash of what was asked, 0 for none: a request that is sent again and again counts once, as it may
-        be the reason. `model` is the one asked for.
+        `content_hash` is a hash of its content, 0 for none: a request that is repeated counts once, since it may be the
+        cause.
         """
         slot = self._store.slot_of(endpoint)
         if slot is None or not self.settings.enabled:
@@ -207,7 +208,7 @@ class OutlierDetector:
         record.failed_at = now
         record.last_failure = failure
         if record.state is State.EJECTED:
-            return  # a request that was under way
+            return  # the request was in flight at the ejection
         if record.state in (State.ON_TRIAL, State.TRIED):
             self._eject(slot, record, failure, f"the request on trial failed ({failure.value})")
             return
@@ -229,7 +230,7 @@ class OutlierDetector:
         self._judge(slot, record, failure)
 
     def _is_excused(self, slot: int, failure: Failure, model: str, now: float) -> bool:
-        """Return whether the endpoint is not at fault: no other is known to have the model, or it is busy."""
+        """Return whether the endpoint is not at fault: it is busy, or no other is known to have the model."""
         if failure is Failure.MODEL:
             return self._answered.get(model, slot) == slot
         return failure is Failure.OVERLOAD and now - self._succeeded_at.get(slot, -inf) < _BUSY_SECONDS
@@ -244,7 +245,7 @@ class OutlierDetector:
             self._suspect(slot, record, counts=False)
 
     def ejected_by_peer(self, endpoint: Endpoint, seconds: float) -> None:
-        """Eject an endpoint for so long, as another picker did; 0 if that one uses it again."""
+        """Eject an endpoint for some seconds, as another picker did; 0 if that picker uses it again."""
         slot, settings = self._store.slot_of(endpoint), self.settings
         if slot is None or not settings.enabled:
             return
@@ -280,10 +281,10 @@ class OutlierDetector:
         return record
 
     def _suspect(self, slot: int, record: Record, *, counts: bool) -> None:
-        """Avoid an endpoint until its port was probed; if probes are impossible, count the failure at once."""
+        """Avoid an endpoint until its port was probed; if probes are impossible, count the failure immediately."""
         record.has_failed = counts or (record.has_failed and record.state is State.SUSPECTED)
         if record.state is State.SUSPECTED:
-            return  # many requests may fail at one moment
+            return  # many requests may fail at the same time
         endpoint = record.endpoint
         record.set_end(self._clock.now(), _LONGEST_SUSPICION_SECONDS)
         self._put(slot, record, State.SUSPECTED)
@@ -296,7 +297,7 @@ class OutlierDetector:
         record = None if slot is None else self._records.get(slot)
         if slot is None or record is None or record.state is not State.SUSPECTED:
             return
-        if verdict is Verdict.REFUSES:  # the polls keep it out, and bring it back as it answers
+        if verdict is Verdict.REFUSES:  # polls exclude it until it answers
             record.clear_failures()
             self._put(slot, record, State.IN)
             self._drop_clean(slot, record)
@@ -323,21 +324,21 @@ class OutlierDetector:
             self._eject(slot, record, failure, reason)
         elif record.errors == settings.consecutive_5xx:
             _log.warning(
-                "endpoint fails and is used all the same, as no other one takes its place",
+                "endpoint fails but stays in use, as no other endpoint takes its place",
                 endpoint=record.endpoint.id,
                 failures=f"{record.errors} {_WORDS[failure]} in a row",
             )
             self._notify()
 
     def _release_unproven(self, failed: int) -> None:
-        """Readmit the endpoint that was ejected before another one has answered: the other one fails too."""
+        """Readmit the endpoint that was ejected before another one answered, since another one fails too."""
         slot, self._unproven = self._unproven, None
         record = None if slot is None or slot == failed else self._records.get(slot)
         if slot is not None and record is not None and record.state is State.EJECTED:
             self._put(slot, record, State.IN)
 
     def _others_do_better(self, slot: int, record: Record) -> bool:
-        """Return whether the endpoint is at fault: others have succeeded meanwhile, or none of them fails."""
+        """Return whether other endpoints have succeeded in the meantime, or none of them fails."""
         if self._successes > record.successes_before:
             return True
         earliest = self._clock.now() - _FAILING_SECONDS
@@ -348,7 +349,7 @@ class OutlierDetector:
         )
 
     def _succeeds_too_rarely(self, record: Record) -> bool:
-        """Compare the success rate with the others' by counts: rates of few endpoints have no spread."""
+        """Compare the success rate with that of the others by counts, since rates of few endpoints have no spread."""
         least, own, pool = self.settings.success_rate_request_volume, record.requests, self._requests
         count = own.failures + own.successes
         others = pool.failures + pool.successes - count
@@ -372,13 +373,8 @@ class OutlierDetector:
         seconds = self.settings.seconds_of(record.ejections)
         record.set_end(self._clock.now(), seconds)
         self._observer.endpoint_ejected(cause)
-        _log.warning(
-            "endpoint ejected",
-            endpoint=record.endpoint.id,
-            reason=reason,
-            seconds=seconds,
-            remedy="look at the server's log",
-        )
+        remedy = "look at the server's log"
+        _log.warning("endpoint ejected", endpoint=record.endpoint.id, reason=reason, seconds=seconds, remedy=remedy)
         self._put(slot, record, State.EJECTED)
 
     def _put(self, slot: int, record: Record, state: State) -> None:
@@ -408,7 +404,7 @@ class OutlierDetector:
             self._changed()
 
     def _keep_within_limit(self) -> None:
-        """Readmit endpoints, the earliest due first, if the pool has become too small for their number."""
+        """Readmit endpoints, those due first, if the pool has become too small for their number."""
         out = [(record.until, slot) for slot, record in self._records.items() if record.state.is_ejected]
         for _, slot in sorted(out)[: max(len(out) - self.settings.most_ejected(self._store.count), 0)]:
             self._put(slot, self._records[slot], State.IN)
@@ -434,7 +430,7 @@ _MOST_ENTRIES = MOST_PAYLOAD_BYTES // _ENTRY_BYTES
 class _Failing(msgspec.Struct, frozen=True, array_like=True, gc=False):
     address: str
     seconds: float | None
-    """Time left of its ejection, 0 for one that is used again, None for a suspicion."""
+    """Remaining time of its ejection; 0 if it is used again, None for a suspicion."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -442,10 +438,10 @@ _decode = msgspec.msgpack.Decoder(list[_Failing]).decode
 
 
 class SharedFailures(Shareable):
-    """Tells the endpoints that this picker itself suspects or ejects, when that changes.
+    """Sends changes of the endpoints that this picker suspects or ejects.
 
     Another picker's suspicion leads to a probe of the port, and its ejection to an ejection, within the limit of this
-    picker; each makes its own trial when the time is over.
+    picker. After an ejection, each picker makes its own trial.
     """
 
     share_name = "failures"
@@ -453,26 +449,26 @@ class SharedFailures(Shareable):
     def __init__(self, detector: OutlierDetector, store: Datastore) -> None:
         self._detector = detector
         self._store = store
-        self._probed: dict[str, bool] = {}
-        """Whether it is ejected, as opposed to suspected, by address."""
+        self._sent: dict[str, bool] = {}
+        """Addresses that were sent: true for an ejected endpoint, false for a suspected one."""
         self._renews = False
 
     def renew(self) -> None:
         self._renews = True
 
-    def changes(self, snapshot: Snapshot) -> bytes | None:  # noqa: ARG002  the detector has the present
-        found, told = dict(self._detector.own_failures), self._probed
+    def changes(self, snapshot: Snapshot) -> bytes | None:  # noqa: ARG002  the detector is current
+        found, sent = dict(self._detector.own_failures), self._sent
         renews, self._renews = self._renews, False
         entries = [
             _Failing(address, seconds)
             for address, seconds in found.items()
-            if renews or told.get(address) is not (seconds is not None)
+            if renews or sent.get(address) is not (seconds is not None)
         ]
-        entries += [_Failing(address, 0.0) for address in told if told[address] and address not in found]
-        self._probed = {address: seconds is not None for address, seconds in found.items()}
+        entries += [_Failing(address, 0.0) for address in sent if sent[address] and address not in found]
+        self._sent = {address: seconds is not None for address, seconds in found.items()}
         return _encode(entries[:_MOST_ENTRIES]) if entries else None
 
-    def apply(self, peer: str, payload: bytes, snapshot: Snapshot) -> int:  # noqa: ARG002  it does not matter who
+    def apply(self, peer: str, payload: bytes, snapshot: Snapshot) -> int:  # noqa: ARG002  all peers count equally
         entries = _decode(payload)
         for entry in entries[:_MOST_ENTRIES]:
             found = self._store.find(entry.address)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The failures of an endpoint: in a row, and as a share of its requests."""
+"""Records of an endpoint's failures: in a row, and as a share of its requests."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from epp.routing.settings import OutlierSettings
 
 
 class Verdict(StrEnum):
-    """The result of one probe."""
+    """Result of a probe."""
 
     ANSWERS = "answers"
     REFUSES = "refuses"
@@ -29,13 +29,13 @@ class Failure(StrEnum):
     """Kind of a failed request, by its cause at the endpoint."""
 
     CONNECTION = "connection"
-    """The gateway had no connection to it, or lost it before the response."""
+    """The gateway could not connect, or lost the connection before the response."""
     GATEWAY = "gateway"
-    """Status 502, 503 or 504: the engine of the endpoint is gone."""
+    """Status 502, 503 or 504: the engine of the endpoint is not running."""
     SERVER = "server"
-    """Any other server error, which the request may have caused; also a 200 without a token."""
+    """Any other server error, which the request may have caused; also status 200 without a token."""
     OVERLOAD = "overload"
-    """Status 429; counts if the endpoint has had no success shortly before."""
+    """Status 429; counts if the endpoint had no success shortly before."""
     MODEL = "model"
     """Status 404; counts while another endpoint answers requests for the same model."""
 
@@ -47,10 +47,10 @@ _UNAVAILABLE, _TIMEOUT = 503, 504
 
 
 def failure_of(status: int, *, by_gateway: bool, overloaded: bool) -> Failure | None:
-    """Return the failure that a response of that status stands for; None for none.
+    """Return the failure that a response with a status indicates; None if it is not a failure.
 
-    `by_gateway` says that the gateway made the response, `overloaded` that the server named a time to try again. A
-    gateway's own 504 is a time limit of its route, which a long answer exceeds as well: it counts as the least.
+    `by_gateway` means that the gateway generated the response, `overloaded` that it has a `retry-after`. A 504 by the
+    gateway is a timeout of its route, which long answers can exceed too, so it counts as a mere server error.
     """
     if status in (_NOT_FOUND, _TOO_MANY) and not by_gateway:
         return Failure.MODEL if status == _NOT_FOUND else Failure.OVERLOAD
@@ -66,16 +66,16 @@ def failure_of(status: int, *, by_gateway: bool, overloaded: bool) -> Failure | 
 
 
 class State(Enum):
-    """Whether requests may go there."""
+    """State of an endpoint."""
 
     IN = auto()
     SUSPECTED = auto()
-    """A connection failed: its port is being probed."""
+    """A connection failed, and the port is being probed."""
     EJECTED = auto()
     ON_TRIAL = auto()
-    """The time of its ejection is over: one request may go there."""
+    """The ejection is over, and the endpoint may get one request."""
     TRIED = auto()
-    """The trial request was sent to it."""
+    """The trial request was sent."""
 
     @property
     def is_ejected(self) -> bool:
@@ -83,7 +83,7 @@ class State(Enum):
 
     @property
     def is_avoided(self) -> bool:
-        """Whether no request goes there while there are others."""
+        """Whether requests are sent to other endpoints, if there are any."""
         return self in _AVOIDED
 
 
@@ -93,7 +93,7 @@ HALF_WINDOW_SECONDS = 15.0
 
 
 class RequestCounts:
-    """Successful and failed requests of the last 15 to 30 seconds, in two halves that start at common times."""
+    """Successful and failed requests of the last 15 to 30 seconds, in two intervals that are the same for all."""
 
     __slots__ = ("_half", "_now", "_past")
 
@@ -115,7 +115,7 @@ class RequestCounts:
         self._now[success] += 1
 
     def age(self, now: float) -> None:
-        """Drop entries older than the window; all of them if the clock was set back."""
+        """Drop entries older than the window, or all entries if the clock was set back."""
         half = now // HALF_WINDOW_SECONDS
         if half != self._half:
             self._now, self._past = [0, 0], self._now if half == self._half + 1 else [0, 0]
@@ -124,34 +124,34 @@ class RequestCounts:
 
 @dataclass(slots=True)
 class Record:
-    """Failures in a row, and what followed from them; all times are seconds on the clock."""
+    """Failures of an endpoint and its state; all times are seconds on the clock."""
 
     endpoint: Endpoint
     failed_at: float
     state: State = State.IN
     until: float = 0.0
-    """End of the present state, unless something ends it before."""
+    """End of the current state, unless an event ends it before."""
     seconds: float = 0.0
-    """Time of the present state."""
+    """Duration of the current state."""
     has_failed: bool = False
-    """Whether a request is the reason for suspicion, as opposed to a connection of our own that ended."""
+    """Whether a request is the reason for suspicion, not a connection of the picker that ended."""
     content_hash: int = 0
     """Hash of the content of the last failed request."""
     requests: RequestCounts = field(init=False)
     """Requests since its first failure."""
     connections: int = 0
-    """Failed connections in a row, each although the port answered afterwards; those of 502, 503 and 504 too."""
+    """Responses with 502, 503 or 504, and failed connections although the port answered afterwards, in a row."""
     errors: int = 0
     """Responses that are failures, in a row."""
     successes_before: int = 0
-    """Successes of the whole pool before the first of these."""
+    """Successes of the whole pool before the first of these errors."""
     ejections: int = 0
-    """Ejections in the past; one is forgotten in each base ejection time."""
+    """Past ejections; one is forgotten in each base ejection time."""
     last_failure: Failure = Failure.CONNECTION
     reason: str = ""
     """Reason for the last ejection."""
     is_by_peer: bool = False
-    """Whether another picker found it to fail, not this one."""
+    """Whether the ejection was reported by another picker."""
 
     def __post_init__(self) -> None:
         self.requests = RequestCounts(self.failed_at)
@@ -162,15 +162,15 @@ class Record:
         return self.state is State.IN and not held
 
     def set_end(self, now: float, seconds: float) -> None:
-        """Set the end of the present state, so many seconds from now."""
+        """Set the end of the current state, `seconds` from now."""
         self.until, self.seconds = now + seconds, seconds
 
     def clear_failures(self) -> None:
-        """Forget the failures in a row: it has answered a request."""
+        """Forget the failures in a row, after an answer."""
         self.connections = self.errors = 0
 
     def age(self, now: float, settings: OutlierSettings) -> None:
-        """Reduce the weight of old failures; a clock that was set back prolongs no deadline."""
+        """Reduce the weight of old failures; a clock that was set back does not extend a deadline."""
         self.requests.age(now)
         self.failed_at = min(self.failed_at, now)
         if self.state is not State.IN:
