@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON and SSE bodies as bytes: a few values are read and changed in place, however the body is cut."""
+"""JSON, SSE and gRPC bodies as bytes: a few values are read and replaced, wherever pieces of the body begin."""

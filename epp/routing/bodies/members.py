@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Positions of the values of wanted members in a JSON object that arrives in pieces.
 
-Nothing is decoded, and only the state of the scan is kept. Escaped quotes are first overwritten with a filler of the
-same length, so that every remaining quote opens or closes a string, and searches at C speed can find them.
+Nothing is decoded, and only the state of the scan is kept. Escaped quotes are first replaced with a filler of the same
+length, so that each remaining quote opens or closes a string and can be found with fast byte searches.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Self
 
 _MAX_KEY_BYTES = 64
 MOST_MEMBERS = 512
-"""Limit on wanted members of an object, and on members read byte by byte, such as keys with escapes."""
+"""Largest number of wanted members of an object, plus members that are read byte by byte, such as keys with escapes."""
 
 _QUOTE, _BACKSLASH, _COMMA, _COLON = b'"\\,:'
 _OPEN, _CLOSE = b"{}"
@@ -31,10 +31,10 @@ class Wanted:
 
     Attributes:
         key: matches a wanted key between its quotes, in any spelling.
-        within: likewise, a key of the outermost object in whose value, if it is an object, members are wanted too.
-        run: matches, for speed, several members at once: unwanted ones, each with its comma, followed by either the
-            last one with the bracket that ends the object, or a wanted one whose value is a string, the group `value`,
-            with its comma.
+        within: matches a key of the outermost object whose value, if it is an object, is searched too.
+        run: matches several members at once, for speed: unwanted members with their commas, followed either by the last
+            member with the closing bracket of the object, or by a wanted member with its comma, if its value is a
+            string; the group `value` matches the string.
     """
 
     key: re.Pattern[bytes]
@@ -43,7 +43,7 @@ class Wanted:
 
     @classmethod
     def named(cls, *names: str, within: Sequence[str] = ()) -> Self:
-        """Find these names: lower-case ASCII of at most ten characters, so that any spelling fits 64 bytes."""
+        """Find names of at most ten lower-case ASCII characters, so that any spelling fits into 64 bytes."""
         plain = "|".join(map(re.escape, names))
         known = "|".join(map(re.escape, (*names, *within)))
         space, string = r"[ \t\n\r]*+", r'"[^"]*+"'
@@ -68,9 +68,9 @@ def _nested(depth: int) -> str:
 class MemberScanner:
     """Scans one JSON object, fed in pieces, for the start and end of the values of wanted members.
 
-    Only members of the outermost object count, and those of objects that are the value of a member of `within`. Their
-    syntax is checked; of other values, only strings and the number of brackets. The result does not depend on how the
-    bytes were cut, unless an object has more members than are read: such a one is invalid.
+    Only members of the outermost object are searched, and members of objects that are the value of a `within` member.
+    Their syntax is checked; for other values, only strings and the number of brackets are checked. The result does not
+    depend on the boundaries of pieces, unless an object has too many members and is therefore invalid.
     """
 
     wanted: Wanted
@@ -88,19 +88,19 @@ class MemberScanner:
 
     @property
     def complete(self) -> bool:
-        """Whether the object has ended, and only whitespace follows it."""
+        """Whether the object has ended, followed only by whitespace."""
         return self._state is MemberScanner._after_object
 
     @property
     def invalid(self) -> bool:
-        """Whether the bytes are no JSON object; further ones are ignored."""
+        """Whether the bytes are not a JSON object; further bytes are ignored."""
         return self._state is MemberScanner._invalid
 
     def feed(self, piece: bytes) -> list[int]:
         """Return the positions in this piece where wanted values start and end, alternately.
 
-        An end is the position behind the value. A value that is open at the end of a piece continues in the next one,
-        whose first mark is then its end. A number or literal ends with the arrival of the byte behind it.
+        An end is the position after the value. A value may continue in the next piece, whose first mark is then its
+        end. A number or literal ends when the next byte arrives.
         """
         marks: list[int] = []
         if piece:
@@ -111,9 +111,9 @@ class MemberScanner:
         return marks
 
     def end_line(self) -> bool:
-        """Process a line end that was not fed: whitespace between values, an error within a string.
+        """Process a line end that was not fed, which is an error within a string.
 
-        Return whether a wanted value ended there, as a number or literal may.
+        Return whether it ended a wanted value, which can be a number or literal.
         """
         if self.complete:
             return False
@@ -179,7 +179,7 @@ class MemberScanner:
     def _in_key(self, data: bytes, position: int, _marks: list[int]) -> int:
         quote = data.find(b'"', position)
         end = len(data) if quote < 0 else quote
-        # One byte more than the longest spelling of a wanted key is enough to reject a key.
+        # One byte more than the longest spelling of a wanted key suffices to reject a key.
         self._key = (self._key + data[position : min(end, position + _MAX_KEY_BYTES + 1)])[: _MAX_KEY_BYTES + 1]
         if quote < 0:
             return end

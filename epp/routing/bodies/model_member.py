@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `model` and `priority` members of JSON bodies, replaced and restored; completion of truncated JSON."""
+"""Replacement of the `model` and `priority` members of JSON bodies, and completion of truncated JSON."""
 
 import re
 import sys
@@ -15,10 +15,10 @@ _PRIORITY = Wanted.named("priority")
 
 
 def with_priority(body: bytes, priority: int) -> bytes:
-    """Return a request body with this top-level `priority`; every other byte stays.
+    """Return a request body with this top-level `priority`; all other bytes stay the same.
 
-    All members of this name are replaced, so that readers of the first and readers of the last one agree. A body that
-    is no JSON object, or is incomplete, is returned unchanged.
+    All members with this name are replaced, so that readers of the first and of the last one agree. A body that is
+    incomplete, or not a JSON object, is returned unchanged.
     """
     scanner = MemberScanner(_PRIORITY)
     marks = scanner.feed(body)
@@ -32,7 +32,7 @@ def with_priority(body: bytes, priority: int) -> bytes:
 
 
 def _with_first(body: bytes, member: bytes) -> bytes:
-    """Return a JSON object with one more member, the first one."""
+    """Return a JSON object with a member added as the first one."""
     start = body.index(b"{") + 1
     comma = b"" if body[start:].lstrip()[:1] == b"}" else b","
     return b"".join((body[:start], member, comma, body[start:]))
@@ -40,11 +40,11 @@ def _with_first(body: bytes, member: bytes) -> bytes:
 
 _WORD = re.compile(rb'[^ \t\n\r{}\[\],:"]++')
 _MOST_BYTES, _MOST_STRINGS, _MOST_BRACKETS = 8 * 1024 * 1024, 100_000, 500_000
-"""A text with more is not completed: it would stop the event loop for long."""
+"""Limits on a text to complete, since it blocks the event loop."""
 _WINDOW_BYTES = 64 * 1024
 _STRUCTURE = (b"{", b"}", b"[", b"]", b",")
 _MOST_TAIL = 8
-"""Strings or tokens after the last bracket or comma of JSON, with some to spare."""
+"""More strings or tokens than JSON can have after its last bracket or comma."""
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 _CLOSERS = bytes.maketrans(b"{[", b"}]")
 _INCOMPLETE_ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{0,3})?\Z")
@@ -55,14 +55,14 @@ def completed(body: bytes) -> bytes:
     """Return a truncated JSON text as a complete one.
 
     A truncated string value is closed. A key without a value, and a number or literal that may be incomplete, are
-    dropped. A complete text is returned unchanged; one that is no JSON does not become JSON.
+    dropped. A complete text is returned unchanged; a text that is not JSON does not become JSON.
     """
     if len(body) > _MOST_BYTES:
         return body
     masked = body.replace(b"\\\\", b"__").replace(b'\\"', b"__") if b"\\" in body else body
     if np.count_nonzero(np.frombuffer(masked, np.uint8) == ord('"')) > 2 * _MOST_STRINGS:
         return body
-    parts = masked.split(b'"')  # those of odd number are within strings
+    parts = masked.split(b'"')  # odd parts are the content of strings
     closers = _closers(b"".join(parts[::2]))
     last = _last_structure(masked, parts) if closers else -1
     if last < 0:
@@ -72,7 +72,7 @@ def completed(body: bytes) -> bytes:
 
 
 def _closers(outside: bytes) -> bytes:
-    """Return the brackets that close all that are open, innermost first; nothing where one is closed too many."""
+    """Return the closing brackets for all open brackets, innermost first; empty if there are too many closing ones."""
     brackets = outside.translate(None, _NOT_BRACKETS)
     if not 0 < len(brackets) <= _MOST_BRACKETS:
         return b""
@@ -87,7 +87,7 @@ def _closers(outside: bytes) -> bytes:
 
 
 def _last_structure(masked: bytes, parts: list[bytes]) -> int:
-    """Return the position of the last bracket or comma outside of strings; -1 where it is too far from the end."""
+    """Return the position of the last bracket or comma outside of strings; -1 if it is too far from the end."""
     end = len(masked)
     for number in range(len(parts) - 1, max(len(parts) - _MOST_TAIL, 0) - 1, -1):
         part = parts[number]
@@ -100,7 +100,7 @@ def _last_structure(masked: bytes, parts: list[bytes]) -> int:
 
 
 def _cut(body: bytes, masked: bytes, last: int, closers: bytes) -> int | None:
-    """Return the end of the last complete value, or of the last open bracket; None for an open string that is a value.
+    """Return the end of the last complete value or of the last opening bracket; None for an open string value.
 
     `last` is the position of the last bracket or comma.
     """
@@ -129,7 +129,7 @@ def _cut(body: bytes, masked: bytes, last: int, closers: bytes) -> int | None:
 
 
 def _string_end(body: bytes) -> int:
-    """Return where to close the string that the body ends in: before an incomplete escape or character."""
+    """Return the position at which to close a truncated string: before an incomplete escape or character."""
     end = len(body)
     escape = _INCOMPLETE_ESCAPE.search(body, max(end - 5, 0))
     if escape is not None and _starts_escape(body, escape.start()):
@@ -141,7 +141,7 @@ def _string_end(body: bytes) -> int:
 
 
 def _starts_escape(body: bytes, at: int) -> bool:
-    """Whether the backslash at this position starts an escape: an even number of them precedes it."""
+    """Return whether the backslash at a position starts an escape: an even number of backslashes precedes it."""
     before = 0
     while at:
         window = body[max(at - _WINDOW_BYTES, 0) : at]
@@ -173,21 +173,21 @@ _decode = msgspec.json.Decoder(_Model).decode
 
 
 class TooManyModelsError(Exception):
-    """The object has more than two members `model`."""
+    """The object has more than two `model` members."""
 
 
 def model_values(body: bytes) -> list[tuple[int, int]] | None:
-    """Return start and end of each value, in order; None for a body that is no JSON object.
+    """Return start and end of each value of `model`, in order; None for a body that is not a JSON object.
 
-    Raises TooManyModelsError. msgspec returns the last of several members, so the part before it is decoded
-    again for each further member: hence the limit.
+    Raises TooManyModelsError: msgspec returns the last of several members, so the part before it is decoded again for
+    each further member.
     """
     found: list[tuple[int, int]] = []
     rest = body
     while True:
         try:
             model = _decode(rest).model
-        except (ValueError, RecursionError):  # not JSON, no object, not UTF-8, or nested too deep
+        except (ValueError, RecursionError):  # not JSON, not an object, not UTF-8, or nested too deep
             return None
         if isinstance(model, msgspec.UnsetType):
             return found[::-1]
@@ -202,12 +202,12 @@ def model_values(body: bytes) -> list[tuple[int, int]] | None:
 
 
 def _address(data: bytes | msgspec.Raw) -> int:
-    """Return where the bytes are in memory: a raw value is a view of the bytes that it was decoded from."""
+    """Return the memory address of the bytes; a raw value is a view of the bytes that it was decoded from."""
     return int(np.frombuffer(data, np.uint8).__array_interface__["data"][0])
 
 
 def _before_member(body: bytes, value: int) -> bytes | None:
-    """Return the object without the member of this value and all behind it; None if no `model` can be left."""
+    """Return the object without the member with this value and all later members; None if it has no earlier `model`."""
     quote = body.rfind(b'"', 0, value)
     key = body.rfind(b'"', 0, quote)  # no spelling of the key has a quote
     if body.find(b'"model"', 0, key) < 0 and body.find(rb"\u00", 0, key) < 0:
@@ -218,22 +218,20 @@ def _before_member(body: bytes, value: int) -> bytes | None:
 
 _MODEL = Wanted.named("model")
 _MODEL_OF_EVENT = Wanted.named("model", within=("response", "message"))
-"""Some events of the Responses API have the model in their `response`, one of the Messages API in its `message`."""
+"""Some events of the Responses API have the model in `response`, and one of the Messages API has it in `message`."""
 _DATA = b"data:"
 _OTHER_FIELD = b"other"
 _MAX_VALUE_BYTES = 64 * 1024
 
 
 def with_model(body: bytes, model: str, *, partial: bool = False) -> bytes:
-    """Return a request body with this value of its top-level `model`; every other byte stays.
+    """Return a request body with this value of its top-level `model`; all other bytes stay the same.
 
-    Values that are no string are replaced too, and so are those of further top-level `model` members, so that readers
-    of the first and readers of the last one agree.
+    Values that are not strings are replaced too. Two members are both replaced, so that readers of the first and of the
+    last one agree; raises MalformedBodyError for more than two.
 
-    Raises MalformedBodyError for more than two.
-
-    A body that is no JSON object, or has no top-level `model`, is returned unchanged; also a truncated one, unless
-    `partial` allows it: then a complete `model` is replaced.
+    A body without a top-level `model`, or that is not a JSON object, is returned unchanged. In a truncated body, a
+    complete `model` is replaced only if `partial` is set.
     """
     try:
         spans = model_values(completed(body) if partial else body)
@@ -245,32 +243,32 @@ def with_model(body: bytes, model: str, *, partial: bool = False) -> bytes:
         return body
     value = msgspec.json.encode(model)
     marks = [0, *chain.from_iterable(spans), len(body)]
-    view = memoryview(body)  # without a copy of each part
+    view = memoryview(body)  # avoids copies of the parts
     return value.join(view[start:end] for start, end in zip(marks[::2], marks[1::2], strict=True))
 
 
 def _scanned(body: bytes, *, partial: bool) -> list[tuple[int, int]]:
-    """Return start and end of each value in an object that only lenient readers accept: one with NaN, for example."""
-    scanner = MemberScanner(_MODEL, members_left=sys.maxsize)  # not to let a model pass that is not asked for
+    """Return start and end of each value in an object that only lenient readers accept, such as one with NaN."""
+    scanner = MemberScanner(_MODEL, members_left=sys.maxsize)  # every `model` must be replaced
     marks = scanner.feed(body)
     usable = scanner.complete or (partial and not scanner.invalid and len(marks) % 2 == 0)
     return list(zip(marks[::2], marks[1::2], strict=True)) if usable else []
 
 
 def with_model_added(body: bytes, model: str) -> bytes:
-    """Return a JSON object without `model` with one as its first member; every other byte stays."""
+    """Return a JSON object with `model` added as its first member; all other bytes stay the same."""
     return _with_first(body, b'"model":' + msgspec.json.encode(model))
 
 
 class ModelRestorer:
     """Replaces the top-level `model` in the JSON object of a response, or of each event of a stream.
 
-    In an event also the `model` of a top-level `response` or `message`, as APIs have it that stream typed events. Only
-    a string of at most 64 KiB is replaced; other nested members and text stay. The output does not depend on how the
-    response was cut. Only an incomplete `model` value is ever held back.
+    In events, the `model` of a top-level `response` or `message` is replaced too, for APIs that stream typed events.
+    Only strings of at most 64 KiB are replaced; other members and text stay the same. The output does not depend on the
+    boundaries of pieces. Only an incomplete `model` value is held back.
 
-    In an event stream the object may span the `data:` lines of its event; a line after a complete object starts a new
-    one. Data that is no object, comments and other fields stay.
+    In an event stream, an object may span the `data:` lines of its event; a line after a complete object starts a new
+    one. Data that is not an object, comments and other fields stay the same.
     """
 
     def __init__(self, model: str, *, event_stream: bool) -> None:
@@ -286,7 +284,7 @@ class ModelRestorer:
         self._after_carriage_return = False
 
     def feed(self, piece: bytes, *, last: bool) -> bytes:
-        """Return the bytes that can be passed on; with `last`, all that are left."""
+        """Return the bytes that can be passed on; with `last`, all remaining bytes."""
         output = _Output(piece)
         if self._event_stream:
             self._read_lines(piece, output)

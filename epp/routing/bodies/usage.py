@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Token counts in a response, JSON or gRPC, and whether it has any content; anything else in it is ignored."""
+"""Token counts in JSON and gRPC responses, and whether a response has any content."""
 
 import re
 from dataclasses import KW_ONLY, dataclass, field
@@ -18,7 +18,7 @@ MAX_COUNT = 10**15
 _MAX_COUNT_DIGITS = 15
 _TOTALS = Wanted.named("usage", "meta_info")
 _COUNTS = re.compile(rb'(?:usage|meta_info)"[ \t]*:[ \t]*\{')
-"""Marks a line with counts; `"usage":null`, which may be in every event of a stream, does not match."""
+"""Matches a line with counts, but not `"usage":null`, which may be in every event of a stream."""
 _ENDED = frozenset({b'"response.completed"', b'"response.incomplete"', b'"response.failed"'})
 _STARTED = b'"message_start"'
 _NULL = msgspec.Raw(b"null")
@@ -34,11 +34,11 @@ _Number: TypeAlias = int | float | str | None
 class UsageReader:
     """Finds the token counts in a response, fed in pieces.
 
-    Supported are the `usage` of chat, completions, embeddings, Responses and Messages, and SGLang's `meta_info`. Of
-    several, each field has the last value. Unreadable parts are skipped; nothing raises.
+    It supports `usage` of chat, completions, embeddings, Responses and Messages, and SGLang's `meta_info`. If there are
+    several, the last value of each field is used. Unreadable parts are skipped; nothing raises.
 
     The incomplete line of an event stream is kept, up to 1 MiB; longer lines are skipped. Any other body is kept as a
-    whole up to 8 KiB; of a longer one only the value of `usage` or `meta_info` is kept, up to 64 KiB.
+    whole up to 8 KiB; for longer bodies, only the value of `usage` or `meta_info` is kept, up to 64 KiB.
     """
 
     _: KW_ONLY
@@ -46,7 +46,7 @@ class UsageReader:
     events: int = field(default=0, init=False)
     """Events of a stream so far, `[DONE]` included; most engines send one for each token."""
     has_content: bool = field(default=False, init=False)
-    """Whether there was an event other than an error or `[DONE]`, or the beginning of a body that is no error."""
+    """Whether there was an event other than an error or `[DONE]`, or the beginning of a body that is not an error."""
     _counts: dict[str, int] = field(default_factory=dict, init=False)
     _kept: bytearray = field(default_factory=bytearray, init=False)
     _skips_line: bool = field(default=False, init=False)
@@ -75,7 +75,7 @@ class UsageReader:
 
     @property
     def tells_cached(self) -> bool:
-        """Whether the counts so far have one for cached tokens; engines may leave it out."""
+        """Whether the counts so far include cached tokens, which engines may leave out."""
         return "cached_tokens" in self._counts or "cache_read_input_tokens" in self._counts
 
     def feed(self, piece: bytes, *, last: bool) -> None:
@@ -99,7 +99,7 @@ class UsageReader:
 
     def _count_events(self, piece: bytes) -> None:
         self.events += _blank_lines(piece)
-        if piece.startswith((b"\n", b"\r")):  # an end may be cut
+        if piece.startswith((b"\n", b"\r")):  # an end may span two pieces
             begin = piece[:2]
             self.events += _blank_lines(self._tail + begin) - _blank_lines(self._tail) - _blank_lines(begin)
         self._tail = piece[-2:] if len(piece) > 1 else (self._tail + piece)[-2:]
@@ -125,7 +125,7 @@ class UsageReader:
     def _read_lines(self, text: bytes) -> None:
         first = 1 if self._skips_line else 0
         self._skips_line = False
-        if text.find(b"usage") < 0 and text.find(b"meta_info") < 0:  # sooner than `in`, which first tries a number
+        if text.find(b"usage") < 0 and text.find(b"meta_info") < 0:  # faster than `in`, which first tries a number
             return
         for line in text.splitlines()[first:]:
             if line.startswith(b"data:") and len(line) <= _MAX_LINE_BYTES and _COUNTS.search(line):
@@ -140,9 +140,12 @@ class UsageReader:
             event = _decoded(_EVENT, event.response)
         elif kind == _STARTED:
             event = _decoded(_EVENT, event.message)
-        if event is not None:
-            self._read_totals(event.usage)
-            self._read_totals(event.meta_info)
+        self._read_counts(event)
+
+    def _read_counts(self, body: "_Body | None") -> None:
+        if body is not None:
+            self._read_totals(body.usage)
+            self._read_totals(body.meta_info)
 
     def _read_body(self, piece: bytes, *, last: bool) -> None:
         if self._scanner is not None:
@@ -157,8 +160,7 @@ class UsageReader:
                 self._scan()
             else:
                 self._kept.clear()
-                self._read_totals(body.usage)
-                self._read_totals(body.meta_info)
+                self._read_counts(body)
 
     def _scan(self) -> None:
         """Read the kept bytes, and later each piece on arrival."""
@@ -180,7 +182,7 @@ class UsageReader:
             self._keep_value(piece[position:])
 
     def _keep_value(self, part: bytes) -> None:
-        # A value that is too long is truncated, and therefore unreadable.
+        # A value that is too long is truncated, which makes it unreadable.
         self._kept += part[: _MAX_VALUE_BYTES - len(self._kept)]
 
     def _read_totals(self, value: msgspec.Raw | bytearray) -> None:
@@ -253,7 +255,7 @@ def _blank_lines(text: bytes) -> int:
 
 
 def _totals(value: msgspec.Raw | bytearray) -> _Totals | None:
-    """Return the counts in a value; without those of other types than numbers have."""
+    """Return the counts in a value, without those that have a wrong type."""
     try:
         return _TOTALS_OBJECT.decode(value)
     except msgspec.ValidationError:
@@ -269,7 +271,7 @@ def _totals(value: msgspec.Raw | bytearray) -> _Totals | None:
 
 
 def _count(value: float | str) -> int | None:
-    """Return a whole number, given as such or as decimal digits; None for anything else."""
+    """Return an integer from a whole number or decimal digits; None for any other value."""
     if type(value) is int:
         return value if 0 <= value <= MAX_COUNT else None
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _MAX_COUNT_DIGITS:
@@ -282,35 +284,35 @@ def _count(value: float | str) -> int | None:
 _HEAD_BYTES = 5
 _MAX_MESSAGE_BYTES = 1024 * 1024
 _MOST_FIELDS = 1000
-"""Fields of a message that are read: a millisecond."""
+"""Largest number of fields that are read in a message; they take a millisecond."""
 _COMPRESSED = 1
 
 
 @dataclass(slots=True, eq=False)
 class GrpcUsageReader:
-    """Finds the token counts in a response, fed in pieces that may cut messages anywhere.
+    """Finds the token counts in a gRPC response, fed in pieces that may begin within messages.
 
-    Of several messages, each count has the last value that is not 0. Messages of more than 1 MiB, compressed ones and
-    unreadable ones are skipped; nothing raises, and no more than 1 MiB is kept.
+    If there are several messages, the last value of each count that is not 0 is used. Compressed and unreadable
+    messages, and those of more than 1 MiB, are skipped; nothing raises, and at most 1 MiB is kept.
     """
 
     response: GrpcResponse
     _: KW_ONLY
     event_stream: bool
-    """Whether JSON in messages comes as an event stream."""
+    """Whether JSON in messages is an event stream."""
     events: int = field(default=0, init=False)
     """Messages so far."""
     usage: Usage | None = field(default=None, init=False)
     """The counts so far; None before the first one."""
     tells_cached: bool = field(default=False, init=False)
-    """Whether the counts so far have one for cached tokens."""
+    """Whether the counts so far include cached tokens."""
     _head: bytes = field(default=b"", init=False)
     _left: int = field(default=0, init=False)
-    """Bytes of the current message that have not come."""
+    """Number of bytes of the current message that have not arrived."""
     _kept: bytearray | None = field(default=None, init=False)
     """The current message; None if it is skipped."""
     _is_lost: bool = field(default=False, init=False)
-    """Whether there was something else than a message: no later message can be found."""
+    """Whether there was something other than a message, so that no later message can be found."""
     _json: UsageReader = field(init=False)
 
     def __post_init__(self) -> None:
@@ -318,7 +320,7 @@ class GrpcUsageReader:
 
     @property
     def has_content(self) -> bool:
-        """Whether there was a message; of JSON, one other than an error."""
+        """Whether there was a message; for JSON, a message that is not an error."""
         return self._json.has_content if self.response.json_body else self.events > 0
 
     def feed(self, piece: bytes, *, last: bool) -> None:
@@ -378,7 +380,7 @@ class GrpcUsageReader:
             )
 
     def _read_json(self, data: bytes, *, last: bool) -> None:
-        if self.event_stream and data.startswith(b"{"):  # an event by itself
+        if self.event_stream and data.startswith(b"{"):  # an event without its field name
             data = b"data: " + data + b"\n\n"
         self._json.feed(data, last=last)
         self.usage, self.tells_cached = self._json.usage, self._json.tells_cached
