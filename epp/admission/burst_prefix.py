@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin `burst-prefix-cache-producer`: places requests that arrive together, those of equal prompts together."""
+"""The plugin `burst-prefix-cache-producer`, which places simultaneous requests with equal prompts together."""
 
 import asyncio
 from array import array
@@ -39,35 +39,35 @@ _MOST_REQUESTS = 10_000
 _MOST_BLOCKS = 4 * 1024 * 1024
 """Most prompt blocks of one batch (32 MiB)."""
 _BLOCKS_AT_A_TIME = 20_000
-"""Blocks placed in one turn of the event loop: five milliseconds."""
+"""Blocks placed in one iteration of the event loop, which takes five milliseconds."""
 _RELEASED_AT_A_TIME = 16
-"""Requests released in one turn of the event loop."""
+"""Requests released in one iteration of the event loop."""
 _Limit = Annotated[int, Meta(ge=-1)]
 _REQUESTS = PluginMetric(
     "burst_prefix_requests",
-    "Requests by result: placed with others, alone, or not held because the batch was full.",
+    "Requests by result: placed with others, alone in its group, or not held because the batch was full.",
     ("result",),
     is_counter=True,
 )
 
 
 class BurstPrefixCacheParameters(Parameters, frozen=True):
-    """Window of a batch, and the placement."""
+    """Window of a batch, and placement of its requests."""
 
     window_duration_ms: Annotated[int, Meta(ge=1, le=10_000), Tunable(5, 1_000, log=True)] = 100
     """Time for which the first request of a batch waits for others, in ms."""
     max_per_replica: _Limit = -1
-    """Most requests of equal prompts on one endpoint, as long as others have fewer; -1 for all."""
+    """Largest number of requests with equal prompts on one endpoint, as long as others have fewer; -1 for no limit."""
     block_size_tokens: Count = 64
     """Tokens in one block."""
     max_prefix_tokens_to_match: Natural = 0
     """Tokens of a prompt that are compared, at least one block; 0 for 2,048 blocks."""
     min_colocate_blocks: Natural = 0
-    """Least number of equal leading blocks for which different prompts share an endpoint; 0 for never."""
+    """Smallest number of equal leading blocks for which different prompts share an endpoint; 0 for never."""
     max_batch_size: _Limit = 1000
-    """Most requests of a batch; -1 for 10,000. Further requests are not held."""
+    """Largest number of requests in a batch; -1 for 10,000. Further requests are not held."""
     balance_by: Literal["requests", "tokens"] = "requests"
-    """Load of an endpoint in a batch: its requests, or the blocks that it has to compute."""
+    """Load of an endpoint in a batch: its requests, or the blocks that it must compute."""
 
     def __post_init__(self) -> None:
         for name, value in (("maxPerReplica", self.max_per_replica), ("maxBatchSize", self.max_batch_size)):
@@ -76,7 +76,7 @@ class BurstPrefixCacheParameters(Parameters, frozen=True):
         if 0 < self.max_prefix_tokens_to_match < self.block_size_tokens:
             raise ValueError(
                 f"maxPrefixTokensToMatch is {self.max_prefix_tokens_to_match}, less than blockSizeTokens, which is "
-                f"{self.block_size_tokens}; make it 0, or at least one block"
+                f"{self.block_size_tokens}; set it to 0, or to at least one block"
             )
 
 
@@ -99,12 +99,13 @@ class _Batch:
 
 
 class BurstPrefixCacheProducer(Producer[BurstPrefixCacheParameters], Admitter[BurstPrefixCacheParameters]):
-    """Holds requests for `windowDurationMs`, and publishes a match of the whole prompt for one endpoint of each.
+    """Holds requests for `windowDurationMs`, and publishes for each a match of the whole prompt at one endpoint.
 
-    Equal prompts form a group, and the largest prompts are placed first. A group goes to the endpoint with the least
-    load of the batch, then with the fewest running requests. With `minColocateBlocks`, an endpoint below its fair share
-    has precedence that has got prompts with so many equal leading blocks. Beyond `maxPerReplica` requests, the rest of
-    a group goes to the next endpoint. A prompt that is alone has no match. Earlier batches do not count.
+    Equal prompts form a group, and the largest prompts are placed first. A group is placed on the endpoint with the
+    least load of the batch, then with the fewest running requests. With `minColocateBlocks`, endpoints with prompts of
+    the batch that have this number of equal leading blocks take precedence, if they are below their fair share. Beyond
+    `maxPerReplica` requests, the rest of a group is placed on the next endpoint. A prompt that is alone has no match.
+    Earlier batches do not count.
     """
 
     plugin_type = "burst-prefix-cache-producer"
@@ -130,11 +131,11 @@ class BurstPrefixCacheProducer(Producer[BurstPrefixCacheParameters], Admitter[Bu
     def samples(self) -> Sequence[Sample]:
         return [Sample(_REQUESTS, count, (result,)) for result, count in list(self._results.items())]
 
-    def dump_state(self, snapshot: Snapshot) -> object | None:  # noqa: ARG002  as the role calls it
+    def dump_state(self, snapshot: Snapshot) -> object | None:  # noqa: ARG002  an argument of the role
         return {"waiting": 0 if self._batch is None else len(self._batch.requests)}
 
     def produce(self, request: Request, candidates: Candidates) -> None:
-        """Publish the match: the whole prompt at the endpoint of a request that was placed."""
+        """Publish the match, which is the whole prompt at the endpoint where a request was placed."""
         chain = request.get(self._chain_key)
         if chain is None:
             chain = self._chain(request)
@@ -174,7 +175,7 @@ class BurstPrefixCacheProducer(Producer[BurstPrefixCacheParameters], Admitter[Bu
             request.put(self._place_key, (slot, endpoint.id))
 
     async def _place(self, batch: _Batch) -> None:
-        """Place the requests that are still there at the end of the window, and release all."""
+        """Place the requests that are still held at the end of the window, and release all."""
         try:
             await asyncio.sleep(self.parameters.window_duration_ms / 1000)
             self._batch = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queued requests of one priority: flows with their shares and throttles, their queues, and an order of them."""
+"""Queued requests of one priority: flows with their queues, shares and throttles, and the order of flows."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from epp.framework.flow_control import Heap
 from epp.framework.quotas import Blocked
 
 _MOST_VICTIMS = 32
-"""Requests to evict for one with a long body."""
+"""Largest number of requests to evict for one with a long body."""
 
 
 class ThrottledFlows:
-    """Flows that are not dispatched, since the quota of their tenant is used up; and the time when each resumes."""
+    """Flows that are not dispatched, since the quota of their tenant is used up, and the times when they resume."""
 
     def __init__(self) -> None:
         self._blocked: dict[str, tuple[int, Blocked]] = {}
@@ -53,7 +53,7 @@ class ThrottledFlows:
         return True
 
     def some(self, most: int) -> list[str]:
-        """Return at most so many flows, in rotation."""
+        """Return at most `most` flows, in rotation."""
         flows = list(islice(self._blocked, most))
         for flow in flows:
             self._blocked[flow] = self._blocked.pop(flow)
@@ -73,9 +73,9 @@ class Shares:
         """Requests of each flow by number, oldest first."""
         self._size_bytes: dict[str, int] = {}
         self._longest: Heap[str, tuple[float, ...], str] = Heap()
-        """Flows by requests, then bytes, most first: keys are negative."""
+        """Flows by requests, then bytes, in descending order, so keys are negative."""
         self._largest: Heap[str, tuple[float, ...], str] = Heap()
-        """Flows by bytes, then requests, likewise."""
+        """Flows by bytes, then requests, in descending order."""
 
     def add(self, queued: QueuedRequest) -> None:
         self._flows.setdefault(queued.flow, OrderedDict())[queued.number] = queued
@@ -86,7 +86,7 @@ class Shares:
         self._resize(queued.flow, -queued.size_bytes)
 
     def last(self, *, by_bytes: bool) -> QueuedRequest:
-        """Return the newest request of the flow with most bytes, or else most requests; there must be one."""
+        """Return the newest request of the flow with most bytes or most requests; the band must not be empty."""
         return next(self._newest(_first_of(self._largest if by_bytes else self._longest)))
 
     def victims(
@@ -94,8 +94,8 @@ class Shares:
     ) -> list[QueuedRequest] | None:
         """Return the requests to evict for one more request of a flow; None if that would not be fair.
 
-        A place comes from the flow with most requests, bytes from the flow with most bytes, the newest requests first.
-        A flow that loses requests keeps at least as much as the flow of the new request then has.
+        The flow with most requests gives up a place, and the flow with most bytes gives up bytes, the newest requests
+        first. A flow that loses requests keeps at least as much as the flow of the new request then has.
         """
         found: list[QueuedRequest] = []
         longest = _first_of(self._longest)
@@ -147,9 +147,9 @@ def _first_of(flows: Heap[str, tuple[float, ...], str]) -> str:
 class Band:
     """Queues of one priority.
 
-    A request that needs an endpoint without room is set aside while others can be dispatched: it keeps its place in the
-    limits and its time to live, and does not block its queue. A flow is throttled while its first request does not fit
-    into the quota of its tenant.
+    A request that needs an endpoint without room is set aside while others can be dispatched: it still counts for the
+    limits and keeps its time to live, but does not block its queue. A flow is throttled while its first request does
+    not fit into the quota of its tenant.
     """
 
     def __init__(self, settings: BandSettings) -> None:
@@ -161,14 +161,14 @@ class Band:
         self.arrivals: OrderedDict[int, QueuedRequest] = OrderedDict()
         """All requests by number, oldest first."""
         self._set_aside: OrderedDict[int, QueuedRequest] = OrderedDict()
-        """Requests that are set aside, in the order in which they were tried."""
+        """Requests that are set aside, the least recently tried first."""
         self._flows: dict[str, Heap[QueuedRequest]] = {}
         """All other requests, by flow."""
         self.throttled = ThrottledFlows()
-        """Flows that are not in the order."""
+        """Flows that are not in the order of flows."""
         self._order = settings.fairness.order()
         self._shares: Shares | None = None if settings.fairness.in_order_of_arrival else Shares()
-        """None if requests are dispatched in order of arrival, so that flows have no shares."""
+        """Shares of flows; None if requests are dispatched in order of arrival."""
 
     def __len__(self) -> int:
         return len(self.arrivals)
@@ -193,7 +193,7 @@ class Band:
         self._enqueue(queued)
 
     def remove(self, queued: QueuedRequest, *, dispatched: bool = False) -> None:
-        """Remove a request; `dispatched` if it was the first one, so that the order counts it for its flow."""
+        """Remove a request; `dispatched` if it was the first one, which the order of flows then counts."""
         del self.arrivals[queued.number]
         self.size_bytes -= queued.size_bytes
         if self._shares is not None:
@@ -204,7 +204,7 @@ class Band:
             self._dequeue(queued, dispatched=dispatched)
 
     def set_aside(self, queued: QueuedRequest) -> None:
-        """Set the first request aside; one that is set aside already is tried again after all others."""
+        """Set the first request aside; a request that is set aside already is tried again after all others."""
         if queued.is_set_aside:
             self._set_aside.move_to_end(queued.number)
             return
@@ -217,7 +217,7 @@ class Band:
         return list(islice(self._set_aside.values(), most))
 
     def clear_set_aside(self) -> None:
-        """Unmark all requests that are set aside, since another band has queued them."""
+        """Unmark the requests that are set aside, since another band has queued them."""
         for queued in self._set_aside.values():
             queued.is_set_aside = False
 
@@ -240,7 +240,7 @@ class Band:
             self._update_head(flow)
 
     def resume_due(self, now: float, most: int) -> int:
-        """Resume at most so many flows that are due; return their number."""
+        """Resume at most `most` flows that are due; return their number."""
         for number in range(most):
             flow = self.throttled.due(now)
             if flow is None:
@@ -249,7 +249,7 @@ class Band:
         return most
 
     def ahead_of(self, flow: str) -> int:
-        """Return the least number of requests that are dispatched before a new request of a flow."""
+        """Return the smallest number of requests that are dispatched before a new request of a flow."""
         if not self.settings.ordering.in_order_of_arrival:
             return 0
         if self.settings.fairness.in_order_of_arrival:
@@ -261,7 +261,7 @@ class Band:
         return None if self.settings.fairness.in_order_of_arrival else len(self._flows.get(flow, ()))
 
     def free_some(self, most: int) -> bool:
-        """Free so many requests of a band that is no longer used; return whether any are left."""
+        """Free at most `most` requests of a band that is no longer used; return whether any are left."""
         for _ in range(min(most, len(self.arrivals))):
             queued = self.arrivals.popitem()[1]
             self._flows.pop(queued.flow, None)
@@ -272,7 +272,7 @@ class Band:
     def victims(
         self, flow: str, size_bytes: int, *, needs_place: bool, lacking_bytes: int
     ) -> list[QueuedRequest] | None:
-        """Return the requests to evict for one more request of a flow; None if the new one has to be refused."""
+        """Return the requests to evict for one more request of a flow; None if the new one must be refused."""
         if not needs_place and lacking_bytes <= 0:
             return []
         if self._shares is None:
@@ -296,7 +296,7 @@ class Band:
         is_first = first is not None and first[1] is queued
         if name in self.throttled:
             self.throttled_requests += 1
-            if is_first:  # it may be smaller, and fit
+            if is_first:  # it may be smaller and fit
                 self.resume(name)
         elif is_first:
             self._update_head(name)
@@ -324,5 +324,5 @@ class Band:
 
     def _update_head(self, flow: str) -> None:
         first = self._flows[flow].first()
-        assert first is not None  # noqa: S101  a flow without requests is dropped
+        assert first is not None  # noqa: S101  flows without requests are dropped
         self._order.head(flow, first[0], first[1].queued)

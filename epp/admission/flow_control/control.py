@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flow control: queues requests while endpoints have no room, and dispatches them in order; has no event loop."""
+"""Flow control without an event loop: queues requests while endpoints have no room, and dispatches them in order."""
 
 from collections.abc import Iterator
 from math import inf
@@ -20,14 +20,14 @@ from epp.framework.quotas import Blocked
 from epp.framework.refusals import LATER_SECONDS, ShuttingDownError
 from epp.framework.request import Request
 
-# Limits of one dispatch, which holds the event loop for about a millisecond:
+# Limits of one dispatch, which blocks the event loop for about a millisecond:
 _RETRIED = 4
-"""Requests of a band that were set aside and are tried again: each costs as much as a routing decision."""
+"""Set-aside requests of a band that are tried again; each attempt costs as much as a routing decision."""
 _SET_ASIDE = 16
 _DISPATCHED = 32
 _REFUSED = 32
 _REQUEUED = 128
-"""Requests that are queued in another order."""
+"""Requests that are queued again in another order, and flows that are resumed."""
 
 
 class FlowObserver:
@@ -39,10 +39,10 @@ class FlowObserver:
         """Record that a request was queued."""
 
     def left(self, request: Request, outcome: Outcome, seconds: float) -> None:
-        """Record the outcome of a request, after so many seconds in a queue."""
+        """Record the outcome of a request, and its time in a queue."""
 
     def enqueued(self, request: Request, seconds: float, *, waits: bool) -> None:
-        """Record the time that it took to queue or refuse a request."""
+        """Record the time taken to queue or refuse a request."""
 
     def cycled(self, seconds: float) -> None:
         """Record the duration of a dispatch."""
@@ -69,9 +69,9 @@ class FlowControl:
         self._queued: set[QueuedRequest] = set()
         self._has_endpoints = True
         self._changed_at = -inf
-        """Time at which the pool last became empty or got endpoints; times to live restart then."""
+        """Time at which the pool last became empty or got endpoints; times to live restart at that time."""
         self._targets: Heap[QueuedRequest] = Heap()
-        """Queued requests with a target for the first token, by the time when it is due."""
+        """Queued requests with a target for the first token, by the time at which it is due."""
         self._numbers = 0
         self.drain = DrainRate()
         self._refusals = Refusals(self.queues, self.drain, clock)
@@ -79,13 +79,13 @@ class FlowControl:
         self.is_behind = False
         """Whether the last dispatch left work that can be done now."""
         self._surplus_priority: int | None = None
-        """Priority of a request that was queued before enough requests of lower priority were evicted for it."""
+        """Priority of a request that was queued before enough requests of lower priority could be evicted for it."""
         self._is_stopped = False
         self.has_ended = False
         """Whether queueing is switched off, and the queues are being emptied."""
 
     def enter(self, entering: QueuedRequest, candidates: Candidates) -> Mask | None:
-        """Return the candidates with room for a request that need not wait; None after the request was queued.
+        """Return the candidates with room if the request need not wait; else queue it and return None.
 
         A queued request may be routed or refused before this returns. Raises a RequestError if it cannot be queued.
         """
@@ -96,7 +96,7 @@ class FlowControl:
                 self._observer.left(request, Outcome.DISPATCHED, 0.0)
                 return room
         self.wait(entering, has_endpoints=bool(len(candidates)))
-        if not self.is_behind:  # else the next dispatch is due anyway, and many more requests may arrive before it
+        if not self.is_behind:  # if it is, the next dispatch is due anyway, and many requests may arrive before it
             self.dispatch()
         return None
 
@@ -137,9 +137,9 @@ class FlowControl:
     def dispatch(self) -> bool:
         """Dispatch requests while there is room; refuse those that expired or missed their target.
 
-        Returns whether there may be more to do now; the caller lets other tasks run first.
+        Returns whether there may be more to do now; the caller should let other tasks run first.
         """
-        if self._is_dispatching:  # such as by a request that leaves while it is routed
+        if self._is_dispatching:  # for example, if a request leaves while it is routed
             return False
         self._is_dispatching, started = True, perf_counter()
         try:
@@ -170,7 +170,7 @@ class FlowControl:
         return is_behind
 
     def next_deadline(self) -> float | None:
-        """Return when the next request expires or a flow resumes, in seconds on the clock; None for never."""
+        """Return the time of the next expiry or resumption of a flow, in seconds on the clock; None without one."""
         ends = [self._expires_at(band.oldest) for band in self.queues.bands.values() if band.oldest is not None]
         resumes = [band.throttled.next_end for band in self.queues.bands.values()]
         due = self._targets.first()
@@ -184,19 +184,19 @@ class FlowControl:
             self._has_endpoints, self._changed_at = has_endpoints, self._clock.now()
 
     def use(self, settings: FlowControlSettings) -> None:
-        """Apply other settings, in several dispatches. Queued requests keep their position in the order of arrival."""
+        """Apply other settings, in several dispatches; queued requests keep their position in the order of arrival."""
         self.settings, self.has_ended = settings, False
         self._evictions.settings = settings.eviction
         self.queues.use(settings.of, settings.limits)
         self.dispatch()
 
     def end(self) -> None:
-        """Stop queueing: queued requests are routed in this and the next dispatches, even without room."""
+        """Stop queueing; this and the next dispatches route queued requests even without room."""
         self.has_ended = True
         self.dispatch()
 
     def stop(self) -> None:
-        """Shut down: queued requests are refused in this and the next dispatches, and no more are queued."""
+        """Shut down: this and the next dispatches refuse queued requests, and no more are queued."""
         self._is_stopped = True
         self.dispatch()
 
@@ -217,7 +217,7 @@ class FlowControl:
         return bool(self.queues.requests)
 
     def _some(self, most: int) -> Iterator[QueuedRequest]:
-        """Yield at most so many requests, the oldest of the highest priority first; the caller removes each."""
+        """Yield at most `most` requests, the oldest of the highest priority first; the caller removes each."""
         queues = self.queues
         for _ in range(min(most, queues.requests)):
             if (queued := next(iter(queues), None)) is None:
@@ -225,9 +225,9 @@ class FlowControl:
             yield queued
 
     def _dispatch_band(self, priority: int, most: int) -> int | None:
-        """Dispatch requests of a priority, and throttle flows; return how many of both.
+        """Dispatch requests of a priority, and throttle flows; return the number of both.
 
-        None if the pool has no room, which holds for lower priorities too.
+        Returns None if the pool has no room; lower priorities then have no room either.
         """
         band = self.queues.bands.get(priority)
         if band is None:
@@ -259,7 +259,7 @@ class FlowControl:
         return done
 
     def _route(self, queued: QueuedRequest, candidates: Candidates, room: Mask | None = None) -> bool | Blocked:
-        """Route a request if there is room for it; return as `QueuedRequest.route`."""
+        """Route a request if there is room for it; return the same as `QueuedRequest.route`."""
         room = self.room(candidates, queued.priority) if room is None else room
         routed = room.any() and queued.route(candidates, room)
         if routed is not True:
@@ -273,7 +273,7 @@ class FlowControl:
         tried = 0
         for priority in self.queues.priorities:
             if not self._evictions.may_decide(priority):
-                break  # and at lower priorities neither
+                break  # nor at lower priorities
             band = self.queues.bands[priority]
             first = [] if band.first is None else [band.first]
             for queued in (*first, *band.some_set_aside(_RETRIED)):
@@ -314,7 +314,7 @@ class FlowControl:
         queues, priority, size_bytes = self.queues, request.priority, request.size_bytes
         victims = queues.victims(priority, request.fairness_id, size_bytes)
         if self._surplus_priority is not None and queues.next_victim(priority, 1, size_bytes) is not None:
-            victims = None  # requests are being evicted for another one
+            victims = None  # requests are still being evicted for another request
         if victims is None:
             outcome = Outcome.REJECTED_CAPACITY if has_endpoints else Outcome.REJECTED_NO_ENDPOINTS
             self._observer.left(request, outcome, 0.0)
@@ -326,7 +326,7 @@ class FlowControl:
             self._surplus_priority = priority  # a long body may replace thousands of short ones
 
     def _evict_lower(self, priority: int, requests: int, size_bytes: int) -> bool:
-        """Evict queued requests of lower priority until this amount fits; return whether more must leave."""
+        """Evict queued requests of lower priority until this amount fits; return whether more must be evicted."""
         for _ in range(_REFUSED):
             lower = self.queues.next_victim(priority, requests, size_bytes)
             if lower is None:
@@ -335,7 +335,7 @@ class FlowControl:
         return self.queues.next_victim(priority, requests, size_bytes) is not None
 
     def _evict_surplus(self) -> bool:
-        """Evict some requests for one that was queued before its place was free; return whether there are more."""
+        """Evict some requests for one that was queued before there was room; return whether there are more."""
         if self._surplus_priority is not None and not self._evict_lower(self._surplus_priority, 0, 0):
             self._surplus_priority = None
         return self._surplus_priority is not None
@@ -358,7 +358,7 @@ class FlowControl:
         return False
 
     def _expires_at(self, queued: QueuedRequest) -> float:
-        """Return when a request expires; within one band, later arrivals expire later."""
+        """Return the time at which a request expires; within one band, later arrivals expire later."""
         ttl = self.queues.settings(queued.priority).ttl_seconds
         seconds = ttl if self._has_endpoints else self.settings.no_endpoint_ttl_seconds
         return max(queued.queued.enqueued_at, self._changed_at) + seconds

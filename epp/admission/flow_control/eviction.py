@@ -18,11 +18,11 @@ from epp.framework.snapshot import IN_FLIGHT
 CONFIRMATION_SECONDS = 10.0
 """Longest wait for the end of evicted requests."""
 OWN_GRACE_SECONDS = 0.01
-"""Time between the end of evicted requests and the next decision, if their end makes room at once."""
+"""Time between the end of evicted requests and the next decision, if their end makes room immediately."""
 REPORT_GRACE_SECONDS = 0.5
-"""Grace period if the freed room only shows in the next report of the endpoint."""
+"""Grace period if the freed room is only known after the next report of the endpoint."""
 MOST_AT_ONCE = 2
-"""Requests that one decision may evict."""
+"""Largest number of requests that one decision may evict."""
 _ROUNDING = 1e-9
 
 
@@ -49,7 +49,7 @@ class Evictable(Protocol):
         """Whether the client may have received a part of the response."""
 
     def evict(self, error: EvictedError, *, even_if_answered: bool) -> bool:
-        """Start to end the request with an error; return False if that is not possible. `ended` reports the end."""
+        """Begin to end the request with an error; return False if that is impossible. `ended` reports the end."""
 
 
 class EvictionObserver:
@@ -58,17 +58,17 @@ class EvictionObserver:
     __slots__ = ()
 
     def revoked(self, target: int, issued: int, pending: int, *, priority: int, deficit: float, credit: float) -> None:
-        """Record a decision to evict `target` requests, of which `issued` are being evicted; `pending` have not ended.
+        """Record a decision to evict `target` requests; `issued` are being evicted, and `pending` have not ended.
 
-        They make room for a request of `priority`. The fullness of the endpoint is beyond its ceiling by `deficit`, and
+        They make room for a request of `priority`. The fullness of the endpoint exceeds its ceiling by `deficit`, and
         each request contributes `credit`; both are 0 for evictions that free a quota.
         """
 
     def revocation_confirmed(self, seconds: float, pending: int) -> None:
-        """Record that an evicted request has ended, after so many seconds; `pending` have not."""
+        """Record that an evicted request ended after `seconds`; `pending` have not ended."""
 
     def revocations_given_up(self, count: int) -> None:
-        """Record that so many evicted requests did not end in time."""
+        """Record the number of evicted requests that did not end in time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -85,15 +85,15 @@ class _Entry:
 class Evictions:
     """Evictable requests, and requests whose eviction is pending.
 
-    A decision is made only after all requests of the last one have ended, and a grace period has passed in which the
-    room shows.
+    A decision is made only after all requests of the last one have ended, and after a grace period in which the freed
+    room becomes known.
     """
 
     def __init__(self, clock: Clock, observer: EvictionObserver | None = None) -> None:
         self._clock = clock
         self._observer = observer or EvictionObserver()
         self.settings: EvictionSettings | None = None
-        """None to evict nothing. Requests in flight keep the filter and order of their start."""
+        """None to evict nothing. Requests in flight keep the filter and order with which they started."""
         self._entries: dict[Evictable, _Entry] = {}
         self._endpoints: dict[int, dict[int, Heap[_Entry, tuple[float, ...]]]] = {}
         """Evictable requests by slot, then by priority."""
@@ -116,7 +116,7 @@ class Evictions:
         return self.settings is None or not self.settings.filter.after_first_token
 
     def started(self, evictable: Evictable) -> bool:
-        """Record a request that is sent to its endpoint; return whether `ended` has to be called."""
+        """Record a request that is sent to its endpoint; return whether `ended` must be called."""
         settings = self.settings
         if settings is None or not settings.filter.evictable(evictable.request):
             return False
@@ -162,7 +162,7 @@ class Evictions:
         return any(band < priority for band in self._by_priority)
 
     def postpone(self) -> None:
-        """Wait for a grace period before the next decision, since no eviction would help now."""
+        """Wait for a grace period before the next decision, since no eviction helps now."""
         if self.settings is not None:
             self._ready_at = self._clock.now() + self.settings.grace_seconds
 
@@ -171,7 +171,7 @@ class Evictions:
     ) -> int:
         """Evict requests of lower priority at one of the candidates; return their number.
 
-        `ceiling` is the fullness from which a candidate has no room; if it is 0, no eviction makes room.
+        `ceiling` is the fullness from which a candidate has no room; if it is 0, evictions cannot make room.
         """
         if ceiling <= 0:
             return 0
@@ -186,7 +186,7 @@ class Evictions:
         position = best[1]
         slot, full, running = int(candidates.slots[position]), float(fullness[position]), float(in_flight[position])
         deficit = full - ceiling
-        credit = full / running if running > 0 else full  # of one request, if all are equal
+        credit = full / running if running > 0 else full  # of one request, assuming that all are equal
         target = max(1, ceil(deficit / credit - _ROUNDING)) if credit > 0 else 1
         issued = 0
         while issued < min(target, MOST_AT_ONCE) and (entry := self._first_below(priority, slot)) is not None:
@@ -199,7 +199,7 @@ class Evictions:
         return issued
 
     def endable(self, priority: int) -> Mapping[Request, Evictable]:
-        """Return the requests below a priority that may be evicted now; to be called after `may_decide`."""
+        """Return the requests below a priority that may be evicted now; call `may_decide` first."""
         spares = self._spares_answered
         return {
             evictable.request: evictable

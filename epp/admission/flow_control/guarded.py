@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guarded policies of flow control: a failure or an invalid result is counted, and replaced by a default."""
+"""Guarded policies of flow control: a failure or an invalid result is counted and replaced with a default."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -37,16 +37,16 @@ T = TypeVar("T")
 
 _MOST_CEILING = 1.0
 _ARRIVAL = 0.0
-"""The key of all requests when they are in order of arrival."""
+"""Key of all requests in order of arrival."""
 _ORDERED = 64
-"""Flows that are put into order of arrival at each dispatch: there may be 100,000."""
+"""Flows that are put into order of arrival at each dispatch, since there may be 100,000."""
 
 
 class _Guarded(Plugin[Parameters]):
-    """A policy behind a guard; equal to another one of the same policy."""
+    """A policy behind a guard; equal if the policies are the same."""
 
     copied: ClassVar[tuple[str, ...]] = ()
-    """Attributes of the policy that this one has too."""
+    """Attributes that are copied from the policy."""
 
     def __init__(self, policy: Any, guard: Guard) -> None:
         super().__init__(name=policy.name, clock=policy.clock)
@@ -67,7 +67,7 @@ class _Guarded(Plugin[Parameters]):
 
 
 class GuardedEvictionFilter(_Guarded, EvictionFilter[Parameters]):
-    """A filter; a request for which it fails is not evicted."""
+    """A filter; if it fails for a request, that request is not evicted."""
 
     copied = ("after_first_token",)
 
@@ -76,7 +76,7 @@ class GuardedEvictionFilter(_Guarded, EvictionFilter[Parameters]):
 
 
 class GuardedEvictionOrder(_Guarded, EvictionOrder[Parameters]):
-    """An order; on failure, requests are ordered by priority, then the most recently dispatched first."""
+    """An order; if it fails, requests are ordered by priority, then the most recently dispatched first."""
 
     def key(self, under_way: UnderWay) -> tuple[float, ...]:
         usual = under_way.request.priority, -under_way.dispatched_at
@@ -147,7 +147,7 @@ class GuardedOrdering(_Guarded, OrderingPolicy[Parameters]):
 
 
 class GuardedFairness(_Guarded, FairnessPolicy[Parameters]):
-    """Fairness between flows; a band falls back to the order of arrival if the policy fails."""
+    """Fairness between flows; if it fails, a band falls back to the order of arrival."""
 
     copied = ("in_order_of_arrival",)
 
@@ -170,10 +170,10 @@ class _GuardedOrder(FlowOrder):
         self._policy = policy
         self._guard = guard
         self._heads: dict[str, tuple[float, Queued]] = {}
-        """Key and first request of each flow, for a fallback order to start from."""
+        """Key and first request of each flow, from which a fallback order starts."""
         self._has_failed = False
         self._left: deque[str] = deque()
-        """Flows that are still to be put into order of arrival, once the policy has failed."""
+        """Flows that are not in order of arrival yet, after the policy has failed."""
 
     def head(self, flow: str, key: float, queued: Queued) -> None:
         self._heads[flow] = key, queued

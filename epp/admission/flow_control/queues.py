@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All queued requests: a band for each priority, limits for all together, and migration to another order."""
+"""All queued requests: a band for each priority, common limits, and migration to another order."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -7,20 +7,19 @@ from typing import TypeAlias
 
 from epp.admission.flow_control.band import Band
 from epp.admission.flow_control.settings import BandSettings, Limits, QueuedRequest
-from epp.framework.quotas import Blocked
 
 SettingsOf: TypeAlias = Callable[[int], BandSettings]
 """Returns the settings of the band of a priority."""
 
 
 class _Migration:
-    """Queues the requests of a band in another order, in steps; the source band stays in use until all are done."""
+    """Queues the requests of a band in another order, in steps; the source band stays in use until then."""
 
     def __init__(self, source: Band, settings: BandSettings) -> None:
         self._source = source
         self._to = Band(settings)
         self.left = deque(source.arrivals)
-        """Numbers of the requests that are still to be queued, oldest first; some may have left the source."""
+        """Numbers of the remaining requests, oldest first; some may have left the source."""
 
     def step(self, most: int) -> int:
         done = 0
@@ -54,12 +53,12 @@ class Queues:
         self.bands: dict[int, Band] = {}
         self._migrations: dict[int, _Migration] = {}
         self._retired: list[Band] = []
-        """Bands that are no longer used; freed in steps, since to free 100,000 requests takes 30 ms."""
+        """Bands that are no longer used; freed in steps, since freeing 100,000 requests takes 30 ms."""
         self._resuming: dict[int, int] = {}
         """Number of flows still to be resumed, by priority."""
 
     def __iter__(self) -> Iterator[QueuedRequest]:
-        """Yield all requests, highest priority first, each priority in order of arrival."""
+        """Yield all requests, the highest priority first, each priority in order of arrival."""
         for priority in self.priorities:
             yield from self.bands[priority].arrivals.values()
 
@@ -68,18 +67,15 @@ class Queues:
         return self._settings_of(priority) if band is None or priority in self._migrations else band.settings
 
     def has_turn(self, flow: str) -> bool:
-        """Return whether a new request of a flow need not wait: all requests that do are of other, throttled flows."""
+        """Return whether a new request of a flow need not wait, because all queued requests are of throttled flows."""
         bands = self.bands.values()
         return not self.requests or (
             self.requests == sum(band.throttled_requests for band in bands)
             and not any(flow in band.throttled for band in bands)
         )
 
-    def throttled_by(self, queued: QueuedRequest) -> Blocked | None:
-        return self.bands[queued.priority].throttled_by(queued)
-
     def resume_due(self, now: float, most: int) -> bool:
-        """Resume at most so many flows that are due; return whether more may be due, as at midnight."""
+        """Resume at most `most` flows that are due; return whether more may be due, for example at midnight."""
         for band in self.bands.values():
             most -= band.resume_due(now, most)
         return not most
@@ -92,21 +88,16 @@ class Queues:
         """Return the number of requests of this or a higher priority, without throttled flows."""
         return sum(len(band) - band.throttled_requests for each, band in self.bands.items() if each >= priority)
 
-    def queue_length(self, priority: int, flow: str) -> int | None:
-        """Return the number of requests in the queue of a flow; None if flows have no shares at this priority."""
-        band = self.bands.get(priority)
-        return None if band is None else band.queue_length(flow)
-
     def ahead_of(self, priority: int, flow: str) -> int:
-        """Return the least number of requests that are dispatched before a new request of a flow."""
+        """Return the smallest number of requests that are dispatched before a new request of a flow."""
         band = self.bands.get(priority)
         return self.at_least(priority + 1) + (0 if band is None else band.ahead_of(flow))
 
     def victims(self, priority: int, flow: str, size_bytes: int) -> list[QueuedRequest] | None:
-        """Return the requests of the same priority to evict for one more request of a flow; None to refuse that one.
+        """Return the requests of the same priority to evict for one more request of a flow; None to refuse it.
 
-        If the limits for all priorities are reached, requests of lower priorities are evicted first; see
-        `next_victim`. They count as evicted here.
+        If the limits for all priorities are reached, requests of lower priorities are evicted first, by `next_victim`;
+        they count as evicted here.
         """
         limits = self.settings(priority).limits
         if not limits.allow(1, size_bytes) or not self.limits.allow(1, size_bytes):
@@ -123,11 +114,11 @@ class Queues:
         )
         if band is None:
             return None if needs_place or lacking > 0 else []
-        # after limits were lowered, more bytes than those of this body may be lacking: each request replaces its own
+        # After limits were lowered, more bytes than those of this body may be lacking; a request replaces only its own.
         return band.victims(flow, size_bytes, needs_place=needs_place, lacking_bytes=min(lacking, size_bytes))
 
     def next_victim(self, priority: int, requests: int, size_bytes: int) -> QueuedRequest | None:
-        """Return the request to evict next until the limits for all allow so much more; None if they do.
+        """Return the request to evict next so that the limits for all allow this amount; None if they do.
 
         It has the lowest priority, below `priority`, and is the newest of the flow with the largest share there.
         """
@@ -137,7 +128,7 @@ class Queues:
         return self.bands[self.priorities[-1]].last(by_bytes=self.limits.allow(requests, 0))
 
     def use(self, settings_of: SettingsOf, limits: Limits) -> None:
-        """Apply other settings; `apply_some` completes that in steps."""
+        """Apply other settings; `apply_some` completes the change in steps."""
         self._settings_of, self.limits = settings_of, limits
         self._migrations.clear()
         self._resuming.clear()
@@ -153,8 +144,8 @@ class Queues:
     def apply_some(self, most: int) -> bool:
         """Apply a part of new settings; return whether more is left.
 
-        A band whose order changes is queued again, in order of arrival. Until that is done, requests are dispatched in
-        the previous order.
+        The requests of a band whose order changes are queued again, in order of arrival. Until then, requests are
+        dispatched in the previous order.
         """
         for priority, migration in tuple(self._migrations.items()):
             most -= migration.step(most)

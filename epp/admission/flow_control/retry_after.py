@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refusals of requests by flow control, and the rate of dispatches that their `retry-after` is computed from."""
+"""Refusals of requests by flow control, with `retry-after` computed from the rate of dispatches."""
 
 from collections import Counter, deque
 from math import ceil
@@ -23,14 +23,14 @@ from epp.framework.request import Request
 WINDOW_SECONDS = 10.0
 LONGEST_SECONDS = 300
 _FLOW_WINDOW_SECONDS = 30.0
-"""Time over which the dispatches of a single flow are counted: they are few."""
+"""Time over which the dispatches of a single flow are counted, which are few."""
 _MOST = 4096
 _LEAST = 16
-"""Dispatches that count whatever their age, so that a low rate can be measured."""
+"""Dispatches that count regardless of their age, so that a low rate can be measured."""
 _LEAST_OF_FLOW = 4
 """Dispatches of a flow from which its own rate is computed."""
 _LEAST_SHARE = 1 / 32
-"""Share of the rate that a priority is assumed to get, however many requests of higher priority arrive."""
+"""Share of the rate that a priority is assumed to get, regardless of arrivals of higher priority."""
 
 
 class _Events:
@@ -80,17 +80,17 @@ class _Events:
 class DrainRate:
     """Rate of dispatches from the queues, over the last seconds in which any request was queued.
 
-    Time with empty queues is left out, since the rate is then that of arrivals.
+    Time with empty queues is ignored, since the rate then equals that of arrivals.
     """
 
     def __init__(self) -> None:
         self._since: float | None = None
         """Time at which the first request was queued; None while the queues are empty."""
         self._before = 0.0
-        """Seconds with queued requests before that."""
+        """Seconds with queued requests before that time."""
         self._dispatches = _Events()
         self._by_flow = _Events()
-        """Dispatches over a longer time."""
+        """Dispatches over a longer time, by flow."""
         self._arrivals = _Events()
 
     def start(self, now: float) -> None:
@@ -109,13 +109,13 @@ class DrainRate:
         self._by_flow.add(self._at(now), priority, flow)
 
     def per_second(self, now: float) -> float:
-        """Return the rate over the last ten seconds, or over a few requests if they take longer."""
+        """Return the rate over the last ten seconds, or over the last few requests if they took longer."""
         at, dispatches = self._at(now), self._dispatches
         dispatches.drop_before(at - WINDOW_SECONDS, _LEAST)
         return len(dispatches) / max(at - self._start(at), 0.1) if dispatches else 0.0
 
     def seconds_for(self, requests: int, now: float, priority: int) -> float | None:
-        """Return the time to dispatch so many requests of this and higher priorities; None if it is unknown.
+        """Return the time to dispatch a number of requests of this and higher priorities; None if unknown.
 
         Arrivals of higher priorities are assumed to continue at their recent rate, and are dispatched first.
         """
@@ -130,7 +130,7 @@ class DrainRate:
         return requests / max(rate - above, rate * _LEAST_SHARE)
 
     def seconds_of(self, flow: str, requests: int, now: float, priority: int) -> float | None:
-        """Return the time to dispatch so many requests of a flow with a share of its own; None if it is unknown.
+        """Return the time to dispatch a number of requests of a flow with a share of its own; None if unknown.
 
         The flow is assumed to keep its recent share of all dispatches.
         """
@@ -172,10 +172,9 @@ class Refusals:
 
     def expired(self, queued: QueuedRequest, *, has_endpoints: bool) -> tuple[RequestError, Outcome]:
         waited = f"{self._clock.now() - queued.queued.enqueued_at:.0f} s"
-        blocked = self._queues.throttled_by(queued)
-        if blocked is not None:
-            blocked = queued.blocked() or blocked  # with the current usage
-            return blocked.error(), Outcome.EVICTED_TTL
+        throttled = self._queues.bands[queued.priority].throttled_by(queued)
+        if throttled is not None:
+            return (queued.blocked() or throttled).error(), Outcome.EVICTED_TTL  # if possible, with the current usage
         if not has_endpoints:
             return QueueTimeoutNoEndpointsError(waited), Outcome.EVICTED_NO_ENDPOINTS
         return self._after_queue(QueueTimeoutError(waited), queued.priority, queued.flow), Outcome.EVICTED_TTL
@@ -204,7 +203,8 @@ class Refusals:
         Only the requests of `flow` count if flows have shares at this priority.
         """
         queues, now = self._queues, self._clock.now()
-        own = None if flow is None else queues.queue_length(priority, flow)
+        band = queues.bands.get(priority)
+        own = None if flow is None or band is None else band.queue_length(flow)
         seconds = None if flow is None or own is None else self._drain.seconds_of(flow, own, now, priority)
         if seconds is None:
             seconds = self._drain.seconds_for(queues.at_least(priority), now, priority)

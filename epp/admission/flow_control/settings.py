@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of flow control, requests in front of the pool with deadlines, and outcomes, as llm-d-router names them."""
+"""Settings of flow control, the interface of queued requests, and outcomes with the names of llm-d-router."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ class Outcome(StrEnum):
 
 
 class QueueingOutcome(NamedTuple):
-    """The outcome of a request that passed flow control; the last one counts."""
+    """Outcome of a request in flow control."""
 
     outcome: Outcome
     seconds: float
@@ -56,19 +56,10 @@ class QueueingOutcome(NamedTuple):
 
     @property
     def waited(self) -> bool:
-        """Whether the request was in a queue, and has left it."""
-        return self.seconds > 0.0 or self.outcome not in _WITHOUT_QUEUE
+        """Whether the request was queued, and has left the queue."""
+        return self.seconds > 0.0 or self.outcome.startswith("Evicted")
 
 
-_WITHOUT_QUEUE = frozenset(
-    {
-        Outcome.NOT_YET_FINALIZED,
-        Outcome.DISPATCHED,
-        Outcome.REJECTED_CAPACITY,
-        Outcome.REJECTED_NO_ENDPOINTS,
-        Outcome.REJECTED_OTHER,
-    }
-)
 AT_ONCE = QueueingOutcome(Outcome.DISPATCHED, 0.0)
 WAITING = QueueingOutcome(Outcome.NOT_YET_FINALIZED, 0.0)
 QUEUEING_OUTCOME: DataKey[QueueingOutcome] = DataKey("queue-stay")
@@ -86,7 +77,7 @@ class QueuedRequest(ABC):
     queued: Queued
     """Position in the order of arrival; set when the request enters a queue."""
     is_set_aside: bool = False
-    """Whether it is out of its queue until the endpoint that it needs has room; see `Band`."""
+    """Whether it is not in its queue, because the endpoint that it needs has no room; see `Band`."""
 
     @property
     def number(self) -> int:
@@ -106,18 +97,18 @@ class QueuedRequest(ABC):
 
     @abstractmethod
     def candidates(self) -> Candidates:
-        """Return the endpoints that may serve the request now, full ones included."""
+        """Return the endpoints that may serve the request now, including full ones."""
 
     def fitting(self) -> Candidates:
         """Return the endpoints that could serve the request if they had room."""
         return self.candidates()
 
     def blocked(self) -> Blocked | None:
-        """Return the quota that the request exceeds now, wherever it is routed; None for no such quota."""
+        """Return the quota that the request exceeds now at every endpoint; None if there is none."""
         return None
 
     def preempt(self) -> bool:
-        """End requests of lower priority so that this one fits into its quota; return whether any will end."""
+        """Evict requests of lower priority to fit this one into its quota; return whether any are evicted."""
         return False
 
     @abstractmethod
@@ -176,16 +167,15 @@ class FlowControlSettings:
         return self.bands.get(priority) or (self.negative_band if priority < 0 else self.default_band)
 
     def longest_wait(self, priority: int) -> float:
-        """Return the longest time in seconds that a request may be queued at a priority; infinite without a limit.
+        """Return the longest time in seconds that a request of a priority may be queued; infinite without a limit.
 
-        The time to live starts again when the pool becomes empty or has endpoints again; that is included once.
+        The time to live restarts when the pool becomes empty or has endpoints again; one restart is included.
         """
         return self.no_endpoint_ttl_seconds + self.of(priority).ttl_seconds
 
     def may_wait(self, blocked: Blocked, priority: int, now: float) -> bool:
-        """Return whether a request may wait for the quota of its tenant, and not in vain."""
-        patience = self.of(priority).ttl_seconds
-        return blocked.waits and (blocked.until is None or blocked.until - now <= patience)
+        """Return whether a request may wait for the quota of its tenant, and fits before its time to live ends."""
+        return blocked.waits and (blocked.until is None or blocked.until - now <= self.of(priority).ttl_seconds)
 
     def ceiling(self, priority: int, candidates: Candidates) -> float:
         """Return the fullness from which an endpoint has no room for requests of a priority."""
@@ -194,10 +184,10 @@ class FlowControlSettings:
         return policy.ceilings(priorities, saturation)[priorities.index(priority)]
 
     def priorities_with(self, priority: int) -> list[int]:
-        """Return the priorities of the configuration, 0 and this one, highest first."""
+        """Return the configured priorities, 0 and this one, in descending order."""
         return sorted({*self.bands, 0, priority}, reverse=True)
 
 
 def due_at(request: Request) -> float:
-    """Return when the first token of a request is due, in seconds on the clock; infinite without a target."""
+    """Return the time at which the first token is due, in seconds on the clock; infinite without a target."""
     return request.received_at + ttft_target_seconds(request.headers)
