@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Account of one tenant: usage by its requests in flight, over time, and amounts reserved for nominated requests."""
+"""Accounts of tenants: usage by requests in flight, usage over time, and amounts reserved for nominated requests."""
 
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
@@ -15,13 +15,13 @@ from epp.framework.quotas import Quota
 from epp.framework.request import Request, Usage
 
 MOST = 64
-"""Nominated requests of one tenant; the oldest is dropped for a new one."""
+"""Largest number of nominated requests of a tenant; a new one replaces the oldest."""
 _RELEASES = 16
-"""Latest releases, from which their rate is measured."""
+"""Number of releases from which their rate is measured."""
 _LEARNT_SECONDS = 600.0
 """Time for which the means of an idle tenant are kept."""
 _LEARNT_WEIGHT = 1e-6
-"""Weight of means beside usage, when accounts are dropped."""
+"""Weight of an account that only has means."""
 _MOST_TOKENS = 2**32
 """Limit on the tokens of one request that a model server may report."""
 _LONGEST_NAME = 256
@@ -34,7 +34,7 @@ class _Nomination(NamedTuple):
 
 @dataclass(slots=True)
 class Nominations:
-    """Amounts that evicted requests freed for a nominated request of one tenant, reserved against lower priorities."""
+    """Amounts freed by evictions for nominated requests of a tenant, and reserved against lower priorities."""
 
     _of: dict[Request, _Nomination] = field(default_factory=dict)
 
@@ -45,7 +45,7 @@ class Nominations:
         return Nominations(self._of.copy())
 
     def add(self, request: Request, victims: Sequence[Reservation], until: float) -> None:
-        """Reserve the amounts of the victims for a request, from their release until a time on the clock."""
+        """Reserve the amounts of the victims for a request, from their release until `until` on the clock."""
         self._of.pop(request, None)
         if len(self._of) >= MOST:
             del self._of[next(iter(self._of))]
@@ -75,7 +75,7 @@ class Nominations:
 
 
 def brief(tenant: str) -> str:
-    """Return the name of an account: that of the tenant, shortened since clients may choose long ones."""
+    """Return the name of the tenant for its account, shortened since clients may choose long names."""
     if len(tenant) <= _LONGEST_NAME:
         return tenant
     return f"{tenant[:64]}...{blake2b(tenant.encode(errors='replace'), digest_size=16).hexdigest()}"
@@ -83,7 +83,7 @@ def brief(tenant: str) -> str:
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """Sums over the requests of a tenant."""
+    """Account of a tenant, with sums over its requests in flight."""
 
     tenant: str
     quota: Quota
@@ -100,9 +100,9 @@ class Account:
     """Use at other pickers; None if it is not shared."""
     nominations: Nominations = field(default_factory=Nominations)
     alerts: dict[LimitKey, float] = field(default_factory=dict)
-    """Limits with an alert, and the last time that usage was above the threshold."""
+    """Last time at which usage was above the threshold, by limit with an alert."""
     uncounted: Counter[LimitKey] = field(default_factory=Counter)
-    """Requests that were not charged to a limit, since the hardware or price of their endpoint is unknown."""
+    """Number of requests that were not charged to a limit, since the hardware or price of their endpoint is unknown."""
     _by_priority: dict[int, dict[Reservation, None]] = field(default_factory=dict)
     _releases: deque[float] = field(default_factory=lambda: deque(maxlen=_RELEASES))
 
@@ -110,7 +110,7 @@ class Account:
         self.tenant = brief(self.tenant)
 
     def twin(self, quota: Quota) -> "Account":
-        """Return a copy under a quota; calls of its methods do not change this account."""
+        """Return a copy with another quota; calls of its methods do not change this account."""
         other = copy(self)
         other.quota = quota
         other.minute = copy(self.minute)
@@ -165,8 +165,8 @@ class Account:
     def need(self, request: Request, accelerator_bytes: float = 0.0, tflops: float = 0.0) -> Need:
         """Return the amounts that a request needs.
 
-        The output of a request without a maximum is estimated. The estimate never exceeds what the limit leaves beside
-        the prompt, so that it alone cannot make a request impossible.
+        The output of a request without a maximum is estimated. Prompt and estimate do not exceed the limit, unless the
+        prompt does, so that the estimate alone cannot make a request impossible.
         """
         limits, means = self.quota.total, self.means
         prompt, most = request.prompt_tokens, request.body.max_output_tokens
@@ -217,7 +217,7 @@ class Account:
         reservation.expected_dollars = left
 
     def give_back(self, reservation: Reservation, usage: Usage | None, now: float, *, unserved: bool) -> None:
-        """Refund the amounts of a request that has ended, once; its time is charged already."""
+        """Refund the amounts of a request that has ended, once; its time has been charged."""
         of_priority = self._by_priority[reservation.priority]
         del of_priority[reservation]
         if not of_priority:
@@ -240,7 +240,7 @@ class Account:
             self.device_seconds.expected = self.dollars.expected = 0.0
 
     def lowest_first(self, below: int) -> Iterator[Reservation]:
-        """Yield the requests below a priority, the lowest first; at equal priority the newest first."""
+        """Yield the requests below a priority, the lowest priority first; within a priority, the newest first."""
         for priority in sorted(each for each in self._by_priority if each < below):
             yield from reversed(self._by_priority[priority])
 
@@ -249,7 +249,7 @@ class Account:
             yield from of_priority
 
     def releases_per_second(self, now: float) -> float:
-        """Return the recent rate of requests that ended; 0 if it is unknown."""
+        """Return the recent rate of ended requests; 0 if unknown."""
         releases = self._releases
         return (len(releases) - 1) / max(now - releases[0], 1e-3) if len(releases) > 1 else 0.0
 
@@ -285,7 +285,7 @@ class Account:
         return NO_USE if self.peer_use is None else self.peer_use.total(today)
 
     def weight(self, now: float, today: int) -> float:
-        """Return the largest share of a limit over time that is used; 0 if the account can be dropped.
+        """Return the largest used share of a limit over time; 0 if the account can be dropped.
 
         Means have a small weight for ten minutes, if a limit needs them.
         """

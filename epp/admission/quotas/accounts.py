@@ -11,32 +11,32 @@ from epp.admission.quotas.reservation import QuotaObserver
 from epp.admission.quotas.usage import LimitKey
 
 MOST_IDLE = 10_000
-"""Idle accounts, which are kept for their usage in a minute or a day."""
+"""Largest number of idle accounts, which are kept for their usage in a minute or a day."""
 _WEIGHTS = (1e-3, 0.01, 0.1, 0.5)
-"""Boundaries between classes of accounts of similar weight."""
+"""Boundaries between classes of accounts with similar weights."""
 MARGIN_PERCENT = 10.0
 """Points below the threshold at which an alert may end."""
 CALM_SECONDS = 60.0
-"""Time below the threshold after which an alert may end: usage of a small limit changes with each request."""
+"""Time below the threshold after which an alert may end, since usage of a small limit changes with each request."""
 _PERCENT = 100.0
 
 
 class Accounts:
     """Accounts by tenant: busy ones, with requests in flight, and idle ones.
 
-    Clients may choose the names of tenants, so that idle accounts are limited: the one with the least weight, and among
-    those of similar weight the one that has been idle longest, is dropped.
+    The number of idle accounts is limited, since clients may choose the names of tenants. The account with the least
+    weight is dropped; among accounts with similar weights, the one that has been idle longest.
     """
 
     def __init__(self, weigh: Callable[[Account], float], forget: Callable[[Account], None]) -> None:
         self._weigh = weigh
-        """Returns the weight of an idle account; 0 to drop it."""
+        """Returns the weight of an idle account; 0 to drop the account."""
         self._forget = forget
         self._busy: dict[str, Account] = {}
         self._idle: OrderedDict[str, tuple[Account, OrderedDict[str, Account]]] = OrderedDict()
-        """Idle accounts, each with its weight class."""
+        """Idle accounts and their weight classes, by tenant."""
         self._classes: list[OrderedDict[str, Account]] = [OrderedDict() for _ in range(len(_WEIGHTS) + 1)]
-        """Classes of idle accounts, least weight first."""
+        """Weight classes of idle accounts, in ascending order."""
 
     def __len__(self) -> int:
         return len(self._busy) + len(self._idle)
@@ -53,14 +53,14 @@ class Accounts:
         return account
 
     def busy(self, account: Account) -> None:
-        """Keep an account whose request begins."""
+        """Keep an account when one of its requests begins."""
         tenant = account.tenant
         if tenant not in self._busy:
             self._remove_idle(tenant)
             self._busy[tenant] = account
 
     def release(self, account: Account) -> None:
-        """Keep an account whose last request has ended, if it has weight."""
+        """Keep an account as idle if it has weight, since its last request has ended."""
         self._busy.pop(account.tenant, None)
         self._remove_idle(account.tenant)
         self._keep_idle(account)
@@ -92,17 +92,17 @@ class Accounts:
 
 
 class JointMemory:
-    """Accelerator memory of the requests of several tenants together; `clear` drops the computed sums."""
+    """Accelerator memory of the requests of several tenants together."""
 
     def __init__(self, accounts: Accounts, today: Callable[[], int]) -> None:
         self._accounts = accounts
         self._today = today
         self._sums: dict[frozenset[str], float] = {}
         self._sets: defaultdict[str, list[frozenset[str]]] = defaultdict(list)
-        """Summed sets by tenant."""
+        """Sets with a sum, by tenant."""
 
     def of_others(self, tenants: frozenset[str], tenant: str) -> float:
-        """Return the sum of all of these tenants but one, at all pickers."""
+        """Return the sum of these tenants except one, at all pickers."""
         if tenants not in self._sums:
             self._sums[tenants] = sum(map(self._used, tenants))
             for each in tenants:
@@ -114,7 +114,7 @@ class JointMemory:
             self._sums[tenants] += accelerator_bytes
 
     def clear(self) -> None:
-        """Drop all sums, whose floats drift."""
+        """Drop all sums, since sums of floats drift."""
         self._sums.clear()
         self._sets.clear()
 
@@ -126,7 +126,7 @@ class JointMemory:
 
 
 class Alerts:
-    """Alerts on limits that are almost used up, for all tenants; each is reported when it starts and when it ends."""
+    """Alerts on limits of all tenants that are almost used up; the start and end of each alert are reported."""
 
     def __init__(self, observer: QuotaObserver) -> None:
         self._observer = observer
@@ -136,7 +136,7 @@ class Alerts:
         return sum(len(account.alerts) for account in self._alerting.values())
 
     def check(self, account: Account, now: float, today: int) -> None:
-        """Start alerts of an account whose usage has grown."""
+        """Start alerts of an account after its usage has grown."""
         share = account.quota.alert_percent / _PERCENT
         for key, used, limit in account.uses(now, today):
             if used >= limit * share and used > 0:
@@ -146,7 +146,7 @@ class Alerts:
                 account.alerts[key] = now
 
     def sweep(self, now: float, today: int, most: int) -> None:
-        """End alerts whose usage has been low for a while; looks at so many accounts."""
+        """End alerts whose usage has been low for some time; checks at most `most` accounts."""
         for account in list(islice(self._alerting.values(), most)):
             self._alerting.move_to_end(account.tenant)
             lowest = (account.quota.alert_percent - MARGIN_PERCENT) / _PERCENT

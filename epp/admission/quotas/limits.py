@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a request against the limits of its quota, alone and beside others, and the requests to evict for it."""
+"""Checks of a request against its quota, alone and together with others, and the requests to evict for it."""
 
 from bisect import insort
 from collections.abc import Iterator, Sequence
@@ -30,11 +30,11 @@ from epp.framework.refusals import Breach, OverQuotaError
 from epp.framework.request import Request
 
 _ROUNDING = 1.0 + 1e-9
-"""Tolerance for sums of floats beside a limit."""
+"""Tolerance for sums of floats that are compared with a limit."""
 _TOO_LARGE = BodyTooLargeError.status
 _TOTALS = frozenset({LimitKey.TOTAL_ACCELERATOR_BYTES, LimitKey.TOTAL_TFLOPS})
 LONGEST_SECONDS = 300
-"""Longest `retry-after`, unless a budget of a day is used up."""
+"""Longest `retry-after`, unless the budget of a day is used up."""
 _MOMENT = 1e-6
 """Tolerance of seconds."""
 _KEYS = (LimitKey.TOTAL_REQUESTS, LimitKey.TOTAL_TOKENS, LimitKey.TOTAL_ACCELERATOR_BYTES, LimitKey.TOTAL_TFLOPS)
@@ -50,7 +50,7 @@ class Bound(NamedTuple):
 
     @property
     def mask(self) -> Mask:
-        """The candidates where the need fits; a need of 0 fits even if more than the limit is used."""
+        """Mask of the candidates where the need fits; a need of 0 always fits."""
         fits: Mask = self.needs <= max(0.0, self.limit * _ROUNDING - self.used)
         return fits
 
@@ -73,7 +73,7 @@ def check_tokens(request: Request, quota: Quota) -> None:
 
 
 def hardware_bounds(allowance: Allowance, candidates: Candidates, mean_seconds: float) -> Iterator[Bound]:
-    """Yield the limits on hardware for one request; its price is computed with the mean time of its tenant."""
+    """Yield the limits on hardware for one request; its price is computed from its tenant's mean time."""
     quota, sharers = allowance
     single, total = quota.single, quota.total
     if single.accelerator_bytes > 0 or total.accelerator_bytes > 0:
@@ -118,7 +118,7 @@ def with_usage(account: Account, held: Amounts, bounds: list[Bound]) -> list[Bou
 
 
 def least(bounds: list[Bound], used: list[Bound]) -> tuple[float, float]:
-    """Return memory and TFLOPS at the candidate where the least is missing, among those that fit the bounds.
+    """Return memory and TFLOPS at the candidate with the smallest shortage, among those that fit the bounds.
 
     `used` are the bounds with usage.
     """
@@ -146,7 +146,7 @@ class _Shortfall(NamedTuple):
 
 
 def blocked(account: Account, need: Need, held: Amounts, now: float, calendar: Calendar) -> Blocked | None:
-    """Return the limit that a request exceeds, of several the one that it exceeds for longest; None if it fits."""
+    """Return the limit that a request exceeds for the longest time; None if it fits."""
     found = [] if _fits(account, need.under_way, held) else _in_flight(account, need.under_way, held, now)
     found += over_time(account, need, now, calendar)
     if not found:
@@ -162,7 +162,7 @@ def blocked(account: Account, need: Need, held: Amounts, now: float, calendar: C
 
 
 def deficit(account: Account, need: Amounts, held: Amounts) -> Amounts:
-    """Return the amounts that have to be freed before a request fits; 0 if enough of an amount is free."""
+    """Return the amounts that must be freed before a request fits; 0 if enough of an amount is free."""
     missing = [total.beyond if total.is_exceeded else 0.0 for total in _totals(account, need, held)]
     requests, tokens, accelerator_bytes, tflops = missing
     return Amounts(round(requests), tokens, accelerator_bytes, tflops)
@@ -212,7 +212,7 @@ def _in_flight(account: Account, need: Amounts, held: Amounts, now: float) -> li
         if not total.is_exceeded:
             continue
         key, used, kept, more, limit = total
-        # otherwise the rest is reserved, until its nomination expires
+        # Otherwise the rest is reserved until the nomination expires.
         needs_release = used + more > limit * _ROUNDING or not len(account.nominations)
         rate = account.releases_per_second(now)
         releases = total.beyond / (used / account.requests) if used and account.requests else 1.0
@@ -259,25 +259,25 @@ def over_time(account: Account, need: Need, now: float, calendar: Calendar) -> l
 
 
 def _until_acknowledged(key: LimitKey, requested: float, limit: float) -> _Shortfall:
-    """Return a limit whose rest is reserved for other pickers until they know this picker's use."""
+    """Return a limit whose rest is reserved for other pickers until they have received this picker's use."""
     return _Shortfall(key, requested, limit, 1.0, LONGEST_SECONDS, needs_release=True)
 
 
 MOST_ASKED = 4_096
-"""Requests of one tenant that are checked for whether they may be evicted."""
+"""Largest number of a tenant's requests that are checked for eviction."""
 MOST_CONSIDERED = 256
-"""Requests of one tenant among which victims are chosen."""
+"""Largest number of a tenant's requests from which victims are chosen."""
 MOST_EXACT = 8
-"""Largest number of victims for which the set is the smallest; a larger set only has no superfluous victim."""
+"""Largest set of victims that is guaranteed to be the smallest; a larger set only has no superfluous victim."""
 _MOST_STEPS = 1024
 _SLACK = 1e-9
 
 
 def fewest(deficit: Amounts, found: Sequence[Reservation]) -> list[Reservation] | None:
-    """Return the smallest set of requests that frees at least the deficit; None if all together do not.
+    """Return the smallest set of requests that frees at least the deficit; None if all of them do not.
 
-    If several sets are smallest, the one with the earliest members of `found` is returned. Amounts of the deficit
-    that are 0 or less are ignored.
+    If several sets have the same size, the one with the earliest requests is returned. Amounts of the deficit of 0 or
+    less are ignored.
     """
     wanted = [position for position, amount in enumerate(deficit) if amount > 0]
     need = tuple(deficit[position] * (1 - _SLACK) for position in wanted)
@@ -297,21 +297,21 @@ def fewest(deficit: Amounts, found: Sequence[Reservation]) -> list[Reservation] 
 
 
 class _Search:
-    """Depth-first search, in the order of the requests, for a set of a given size; bounded by the best amounts left."""
+    """Depth-first search for a set of a given size, in order of the requests, bounded by the best remaining ones."""
 
     def __init__(self, gains: Sequence[tuple[float, ...]], need: tuple[float, ...]) -> None:
         self._gains = gains
         self._need = need
         self._steps = 0
         self._best: list[list[tuple[float, ...]]] = []
-        """`_best[i][n]`: most of each amount that n requests from position i on can free."""
+        """`_best[i][n]` is the most of each amount that n requests from position i on can free."""
 
     @property
     def is_exhausted(self) -> bool:
         return self._steps >= _MOST_STEPS
 
     def least_size(self) -> int:
-        """Return the least number of requests that frees each amount separately."""
+        """Return the smallest number of requests that can free each single amount."""
         least = 1
         for part, amount in enumerate(self._need):
             total = 0.0
@@ -323,7 +323,7 @@ class _Search:
         return least
 
     def of_size(self, size: int) -> list[int] | None:
-        """Return the positions of so many requests that free enough; None if none is found."""
+        """Return the positions of `size` requests that free enough; None if there are none."""
         self._best = _best_from(self._gains, len(self._need), size)
         return self._from(0, size, self._need)
 

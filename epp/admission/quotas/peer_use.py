@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use of a tenant's quota at other pickers of the pool, and the slice that this picker may use at once.
+"""Use of a tenant's quota at other pickers of the pool, and the slice that this picker may use before they know of it.
 
-The slice of a picker is its use that another one may not know yet. It is limited to one request or to the rest of the
-limit divided by the number of pickers, whichever is larger. All pickers together exceed a limit by the slices of the
-other pickers at most.
+The slice of a picker is its use that other pickers may not have received yet. It is limited to one request or to the
+rest of the limit divided by the number of pickers, whichever is larger. All pickers together exceed a limit at most by
+the slices of the other pickers.
 """
 
 from dataclasses import dataclass, field
@@ -16,17 +16,17 @@ import msgspec
 from epp.admission.quotas.reservation import Amounts
 
 MOST_ENDED = 64
-"""Pickers that ended today whose use of the day is kept, for each tenant."""
+"""Largest number of pickers that ended today whose use of the day is kept, for each tenant."""
 _MOST_USE = 1e18
 _MOST_NAME = 256
 _ROUNDING = 1e-9
 GRACE_SECONDS = 2.0
-"""Time after the loss of contact until `WhenAlone` takes effect; others forget this picker after 5 seconds."""
+"""Time after the loss of contact until `WhenAlone` takes effect; other pickers forget this one after 5 seconds."""
 _MINUTE = 60.0
 
 
 class WhenAlone(StrEnum):
-    """Part of each quota that a picker may use while it has no contact with the others."""
+    """Part of each quota that a picker may use without contact with the other pickers."""
 
     LAST_KNOWN_SHARE = "last-known-share"
     REFUSE = "refuse"
@@ -41,16 +41,17 @@ class Use(NamedTuple):
     accelerator_bytes: float = 0.0
     tflops: float = 0.0
     minute_tokens: float = 0.0
-    """Tokens that were ever charged to the minute."""
+    """All tokens ever charged to the minute."""
     device_seconds: float = 0.0
-    """Device seconds of the day, including those expected of requests in flight; `dollars` likewise."""
+    """Device seconds of the day, including expected ones of requests in flight."""
     dollars: float = 0.0
+    """Dollars of the day, including expected ones of requests in flight."""
 
     def least(self, other: "Use") -> "Use":
         return Use(min(self.requests, other.requests), *map(min, self[1:], other[1:]))
 
     def brief(self) -> "Use":
-        """Return the same numbers, which are shorter on the wire if they are whole."""
+        """Return the same numbers, with integers for whole numbers, which are shorter on the wire."""
         return Use(self.requests, *(int(each) if each == int(each) else each for each in self[1:]))
 
 
@@ -62,13 +63,13 @@ class Unavailable(NamedTuple):
     """Amounts of each limit that this picker may not use."""
 
     used: Use = NO_USE
-    """Last reported use by others; tokens of the minute are in the bucket."""
+    """Last reported use by other pickers, except tokens of the minute, which are in the bucket."""
     reserved: Use = NO_USE
-    """Reserved for the slices of others, until they know this picker's use."""
+    """Amounts reserved for the slices of other pickers until they have received this picker's use."""
 
     @property
     def in_flight(self) -> Amounts:
-        """The sums that count while requests are in flight."""
+        """Sums of the amounts that count while requests are in flight."""
         used, reserved = self
         return Amounts(used.requests, *used[1:_MINUTE_PART]).plus(Amounts(reserved.requests, *reserved[1:_MINUTE_PART]))
 
@@ -81,14 +82,14 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     tenant: str
     born: int
-    """Number of the account: its tokens of the minute are counted from 0."""
+    """Number of the account; a new account counts tokens of the minute from 0."""
     use: Use
     minute_content: float
     """Tokens of all pickers that have not drained."""
     date: int
-    """Days since 1970 of the use of the day."""
+    """Date of the use of the day, in days since 1970."""
     others: tuple[tuple[str, float, float], ...] = ()
-    """Name and last reported use of the day of each other picker."""
+    """Names and last reported use of the day of the other pickers."""
 
     def __post_init__(self) -> None:
         days = [number for _, *numbers in self.others for number in numbers]
@@ -101,14 +102,14 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Group:
-    """State for all tenants: the number of pickers, and the contact with them."""
+    """State for all tenants: number of pickers, and contact with them."""
 
     def __init__(self, picker: str, when_alone: WhenAlone) -> None:
         self.picker = picker
         self.pickers = 1
         """Number of pickers, including this one."""
         self.lost_at: float | None = None
-        """Time of the loss of contact; None with contact."""
+        """Time of the loss of contact; None while there is contact."""
         self.accounts = 0
         self._when_alone = when_alone
 
@@ -123,20 +124,20 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class PeerUse:
-    """Use of one tenant at other pickers, and how much of the own use all of them know."""
+    """Use of one tenant at other pickers, and the own use that all of them have received."""
 
     _group: Group
     born: int
     _sent: Use = NO_USE
     _acknowledged: Use = NO_USE
-    """Own use that each of the others counts at least."""
+    """Own use that each of the other pickers counts at least."""
     _next: Use = NO_USE
-    """Value of `_acknowledged` once the others have received version `_waits_for`."""
+    """Value of `_acknowledged` after the other pickers have received version `_waits_for`."""
     _waits_for: int = 0
     _sent_version: int = 0
     _peers: dict[str, Entry] = field(default_factory=dict)
     _days: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Use of the day by picker, also of ended ones."""
+    """Use of the day by picker, including ended ones."""
     _today: int = -1
     _sum: Use | None = None
     _drained_at: float = 0.0
@@ -155,11 +156,11 @@ class PeerUse:
         self._sent, self._sent_version = use, version
 
     def resend(self) -> None:
-        """Wait for the next version: another picker may have missed the last ones."""
+        """Wait for the next version, since another picker may have missed the last ones."""
         self._waits_for = 0
 
     def confirm(self, version: int) -> bool:
-        """Note a version that all others know; return whether it is the last one."""
+        """Record a version that all other pickers have received; return whether it is the last one."""
         if self._waits_for > version:
             return False
         if self._sent_version <= version:
@@ -169,7 +170,7 @@ class PeerUse:
         return False
 
     def record(self, peer: str, entry: Entry, today: int, *, is_today: bool) -> float | None:
-        """Note the use at another picker; return new tokens of the minute, None if they are unknown."""
+        """Record the use at another picker; return new tokens of the minute, None if unknown."""
         self._start(today)
         before = self._peers.get(peer)
         self._peers[peer] = entry
@@ -203,7 +204,7 @@ class PeerUse:
         return self._sum
 
     def days(self, today: int) -> tuple[tuple[str, float, float], ...]:
-        """Return the use of the day by picker, also of ended ones; of many, the latest."""
+        """Return the use of the day by picker, including ended ones; at most the latest 64."""
         self._start(today)
         return tuple((picker, *numbers) for picker, numbers in self._days.items())[-MOST_ENDED:]
 
@@ -227,7 +228,7 @@ class PeerUse:
         return Unavailable(used, Use(ceil(reserved[0] - _ROUNDING), *reserved[1:]))
 
     def _record_indirectly(self, picker: str, device_seconds: float, dollars: float) -> None:
-        """Record the use of the day of a picker, as another picker knows it."""
+        """Record the use of the day of a picker, as reported by another picker."""
         before = self._days.get(picker)
         if picker in self._peers or picker == self._group.picker or (before is None and len(self._days) > MOST_ENDED):
             return
@@ -242,7 +243,7 @@ class PeerUse:
             )
 
     def _drain(self, own: float, limit: float, now: float) -> None:
-        """Let the slice of the minute drain without contact, when no other picker can confirm it."""
+        """Drain the slice of the minute without contact, since no other picker can acknowledge it."""
         lost_at = self._group.lost_at
         if lost_at is not None:
             drained = (now - max(self._drained_at, lost_at)) * limit / _MINUTE

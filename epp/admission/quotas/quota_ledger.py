@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Charges requests to their tenants' accounts and refunds them."""
+"""The ledger, which charges requests to the accounts of their tenants and refunds them."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -32,9 +32,9 @@ from epp.framework.request import Request, Usage
 from epp.framework.snapshot import ACCELERATOR, Snapshot
 
 _MOST_SWEPT = 50
-"""Requests in flight whose time is charged in one sweep, and idle accounts and alerts that are checked: a few ms."""
+"""Requests in flight, idle accounts, and alerts that are processed in one sweep, which takes a few milliseconds."""
 _MOST_CHANGED = 20_000
-"""Most tenants whose changed use waits to be sent."""
+"""Largest number of tenants whose changed use is not sent yet."""
 _ALERT_WEIGHT = 1e-3
 """Weight of an account that has only an alert."""
 
@@ -48,15 +48,15 @@ class QuotaLedger:
         self.accounts = Accounts(self._weigh, self.alerts.forget)
         self.joint = JointMemory(self.accounts, self.calendar.today)
         self.on_release: Callable[[str], None] | None = None
-        """Called with the name of a tenant when part of its quota is released, or of one shared with others."""
+        """Called with the name of a tenant when a part of its quota, or of one that it shares, is released."""
         self._times: dict[str, SharedTime] = {}
         """Clocks of the endpoints with requests, by endpoint id."""
         self._unsettled: OrderedDict[Reservation, None] = OrderedDict()
         """Requests whose time is charged to a day, the most recently charged last."""
         self.requests = 0
-        """Requests in flight, with those of tenants without a quota."""
+        """Number of requests in flight, including those of tenants without a quota."""
         self.group: Group | None = None
-        """The pickers that share the use; None if it is not shared."""
+        """Pickers that share the use; None if it is not shared."""
         self.changed: dict[str, None] = {}
         """Tenants whose use has changed since it was last sent to other pickers."""
 
@@ -71,11 +71,11 @@ class QuotaLedger:
         return account
 
     def new_account(self, tenant: str, quota: Quota) -> Account:
-        """Return an account that is not kept yet."""
+        """Return a new account, which is not kept yet."""
         return Account(tenant, quota, peer_use=None if self.group is None else self.group.new_use())
 
     def held(self, account: Account, request: Request, now: float) -> Amounts:
-        """Return the amounts reserved for requests of higher priority of the tenant, for other pickers and tenants."""
+        """Return the amounts reserved for the tenant's requests of higher priority, other pickers and other tenants."""
         nominations, held = account.nominations, NOTHING
         if len(nominations):
             nominations.forget_before(now)
@@ -91,7 +91,7 @@ class QuotaLedger:
     def assume(
         self, request: Request, allowance: Allowance | None, snapshot: Snapshot, slots: tuple[int, ...]
     ) -> Reservation | Blocked:
-        """Charge a request that is routed to these slots, the target first, if it fits; check and charge are atomic."""
+        """Check and charge a request that is routed to these slots, the target first."""
         now = self._clock.now()
         tags = snapshot.records(ACCELERATOR).values
         if allowance is None:
@@ -134,7 +134,7 @@ class QuotaLedger:
             self._recharge(reservation)
 
     def moved(self, reservation: Reservation, snapshot: Snapshot, slot: int) -> None:
-        """Charge the endpoint that serves in place of the target, even beyond a limit: the request is there already."""
+        """Charge the endpoint that serves in place of the target, even beyond a limit, since it has the request."""
         now = self._clock.now()
         tag = snapshot.records(ACCELERATOR).values[slot]
         sharers = reservation.requests_per_endpoint
@@ -162,7 +162,7 @@ class QuotaLedger:
         self.notify_release(reservation.tenant, account.quota)
 
     def notify_release(self, tenant: str, quota: Quota | None = None) -> None:
-        """Notify the listener that a tenant, and the tenants that share a limit with it, have more quota again."""
+        """Notify the listener that a tenant, and the tenants that share a limit with it, have more quota."""
         others = (name for limit in (quota.shared if quota else ()) for name in sorted(limit.tenants))
         if self.on_release is not None:
             for each in dict.fromkeys((tenant, *others)):
@@ -200,7 +200,7 @@ class QuotaLedger:
 
     def _note_change(self, account: Account) -> None:
         if account.peer_use is not None:
-            if len(self.changed) >= _MOST_CHANGED:  # no contact: all use is sent when it is back
+            if len(self.changed) >= _MOST_CHANGED:  # without contact; all use is sent after contact returns
                 self.changed.clear()
             self.changed[account.tenant] = None
 
@@ -238,7 +238,7 @@ class QuotaLedger:
 
 
 class TwinLedger(QuotaLedger):
-    """A ledger for dry runs: its accounts are copies of those of another, as if some requests had ended."""
+    """A ledger for dry runs; its accounts are copies of another ledger's, without `ended` requests."""
 
     def __init__(self, ledger: QuotaLedger, clock: Clock, ended: Sequence[Reservation]) -> None:
         super().__init__(clock, QuotaObserver())

@@ -50,9 +50,9 @@ _KEYS = (
     LimitKey.TOTAL_DEVICE_SECONDS,
     LimitKey.TOTAL_DOLLARS,
 )
-"""Limit of each field of `Use`."""
+"""Limits in the order of the fields of `Use`."""
 _MOST_REPORTED = 1_000
-"""Tenants in a report: those with requests in flight first."""
+"""Largest number of tenants in a report, those with requests in flight first."""
 
 
 class QuotaUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,19 +65,19 @@ class QuotaUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Use at all pickers, as last reported."""
     limit: float
     elsewhere: float | None = None
-    """The part of `used` by other pickers; None for tokens of a minute, where it is unknown."""
+    """Part of `used` by other pickers; None for tokens of a minute, for which it is unknown."""
     is_alerting: bool = False
-    """Whether it has an alert: it is almost used up, or was a short time ago."""
+    """Whether there is an alert, because the limit is almost used up, or was a short time ago."""
     is_set: bool = False
     """Whether the quota was set at run time."""
     origin: str = ""
     """Human-readable source of the quota."""
     uncounted: int = 0
-    """Requests that were not charged, since the hardware or price of their endpoint is unknown."""
+    """Number of requests that were not charged, since the hardware or price of their endpoint is unknown."""
 
     @property
     def headroom(self) -> float:
-        """The unused amount; negative if usage is above the limit."""
+        """Unused amount; negative if usage is above the limit."""
         return self.limit - self.used
 
 
@@ -86,12 +86,12 @@ class Adjustment(msgspec.Struct, frozen=True, kw_only=True):
 
     tenant: str
     before: Quota | None
-    """The former quota; None for no quota."""
+    """Former quota; None for no quota."""
     after: Quota | None
     lines: tuple[QuotaUsage, ...]
     """Usage of each limit of the new quota."""
     breaches: tuple[Breach, ...]
-    """Limits below the current usage: new requests do not fit until enough requests have ended."""
+    """Limits below the current usage, so that new requests do not fit until enough requests have ended."""
     is_applied: bool
     """False for a dry run."""
 
@@ -99,25 +99,23 @@ class Adjustment(msgspec.Struct, frozen=True, kw_only=True):
 def lines(account: Account, now: float, today: int, *, is_set: bool) -> tuple[QuotaUsage, ...]:
     by_peers = dict(zip(_KEYS, account.used_by_peers(today), strict=True))
     return tuple(
-        [
-            QuotaUsage(
-                tenant=account.tenant,
-                key=key.value,
-                used=used,
-                limit=limit,
-                elsewhere=by_peers.get(key),
-                is_alerting=key in account.alerts,
-                is_set=is_set,
-                origin=account.quota.origin,
-                uncounted=account.uncounted[key],
-            )
-            for key, used, limit in account.uses(now, today)
-        ]
+        QuotaUsage(
+            tenant=account.tenant,
+            key=key.value,
+            used=used,
+            limit=limit,
+            elsewhere=by_peers.get(key),
+            is_alerting=key in account.alerts,
+            is_set=is_set,
+            origin=account.quota.origin,
+            uncounted=account.uncounted[key],
+        )
+        for key, used, limit in account.uses(now, today)
     )
 
 
 class Quotas:
-    """Enforces quotas for the life of the process: requests in flight stay charged when quotas change.
+    """Enforces quotas; requests in flight stay charged when quotas change.
 
     The tenant of a request is its fairness id. No method awaits, so that a check and its charge are atomic on the event
     loop.
@@ -137,7 +135,7 @@ class Quotas:
         self.is_active = self._allowances.is_active
 
     def twin(self, sources: Sequence[QuotaSource[Any]], *, guard: Guard, ended: Sequence[Reservation] = ()) -> "Quotas":
-        """Return quotas by other sources for dry runs: they check the same usage, but that of `ended` requests."""
+        """Return quotas with other sources for dry runs; they check the same usage, except that of `ended` requests."""
         other = Quotas(self._clock, guard=guard)
         other._allowances = self._allowances.twin(guard, sources)
         other._ledger = TwinLedger(self._ledger, self._clock, ended)
@@ -145,16 +143,16 @@ class Quotas:
         return other
 
     def share(self, picker: str, when_alone: WhenAlone = WhenAlone.LAST_KNOWN_SHARE) -> Shareable:
-        """Count the use at other pickers too, which the returned component exchanges; call it before any request."""
+        """Return the component that exchanges use with other pickers, which then counts; call it before any request."""
         return SharedUse(self._ledger, self._allowances.of, self._clock, picker, when_alone)
 
     def on_release(self, listener: Callable[[str], None] | None) -> None:
-        """Call `listener` with the name of a tenant when part of its quota is released."""
+        """Call `listener` with the name of a tenant when a part of its quota is released."""
         self._ledger.on_release = listener
 
     @property
     def requests(self) -> int:
-        """Number of requests in flight, with those of tenants without a quota."""
+        """Number of requests in flight, including those of tenants without a quota."""
         return self._ledger.requests
 
     @property
@@ -181,7 +179,7 @@ class Quotas:
         return None if account is None else self._blocked(account, request)
 
     def fits_single(self, request: Request, candidates: Candidates) -> Mask | None:
-        """Mark the candidates where a request on its own is within the limits; None for all of them.
+        """Return a mask of the candidates where a request on its own is within the limits; None for all.
 
         Raises OverQuotaError if there are candidates and it exceeds a limit at all of them.
         """
@@ -197,7 +195,7 @@ class Quotas:
         return mask
 
     def fitting(self, request: Request, candidates: Candidates) -> Mask | None:
-        """Mark the candidates where a request fits beside the requests in flight; None for all of them."""
+        """Return a mask of the candidates where a request fits in addition to those in flight; None for all."""
         allowance = self._allowances.of(request.fairness_id)
         bounds = self._bounds(allowance, request, candidates)
         if allowance is None or not bounds:
@@ -206,7 +204,7 @@ class Quotas:
         return joint_mask(bounds if account is None else self._with_usage(account, request, bounds))
 
     def shortage(self, request: Request, candidates: Candidates) -> Blocked | None:
-        """Return the limit that a request exceeds at all candidates; None if it fits at one."""
+        """Return the limit that a request exceeds at all candidates; None if it fits at any."""
         account = self._account(request)
         if account is None or not len(candidates):
             return None
@@ -215,9 +213,9 @@ class Quotas:
     def assume(
         self, request: Request, snapshot: Snapshot, slot: int, legs: Sequence[int] = ()
     ) -> Reservation | Blocked:
-        """Charge a request that is routed to a slot, and to those of its other legs, if it still fits.
+        """Charge a request that is routed to a slot, and to the slots of its other legs, if it still fits.
 
-        Has to be called for requests of tenants without a quota too: they share the time of endpoints.
+        Must be called for requests of tenants without a quota too, since they share the time of endpoints.
         """
         return self._ledger.assume(request, self._allowances.of(request.fairness_id), snapshot, (slot, *legs))
 
@@ -230,8 +228,8 @@ class Quotas:
     ) -> list[Reservation] | None:
         """Return the fewest requests of the same tenant and lower priority to evict so that a request fits.
 
-        The lowest priorities come first, at equal priority the newest requests. None if evictions cannot help: time has
-        to pass, or too few requests may be evicted. Empty if the request fits already.
+        The lowest priorities come first; within a priority, the newest requests. None if evictions cannot help, because
+        time must pass or too few requests may be evicted. Empty if the request fits already.
         """
         account = self._account(request)
         if account is None:
@@ -257,7 +255,7 @@ class Quotas:
             account.nominations.add(request, victims, self._clock.now() + seconds)
 
     def forget_nomination(self, request: Request) -> None:
-        """Drop the nomination of a request, such as one that has left."""
+        """Drop the nomination of a request, for example because it has left."""
         account = self._ledger.accounts.get(request.fairness_id)
         if account is not None and account.nominations.forget(request):
             self._ledger.notify_release(request.fairness_id)
@@ -291,7 +289,7 @@ class Quotas:
             before=None if before is None else before.quota,
             after=after,
             lines=shown,
-            breaches=tuple([Breach(each.tenant, each.key, each.used, each.limit) for each in beyond]),
+            breaches=tuple(Breach(each.tenant, each.key, each.used, each.limit) for each in beyond),
             is_applied=not dry_run,
         )
 
@@ -300,7 +298,7 @@ class Quotas:
         return self._allowances.set_quotas
 
     def report(self, tenant: str | None = None, most: int = _MOST_REPORTED) -> tuple[QuotaUsage, ...]:
-        """Return the usage of each limit of `total`: of one tenant, or of all tenants with an account."""
+        """Return the usage of each limit of `total`, for one tenant or for all tenants with an account."""
         now, today = self._clock.now(), self._ledger.calendar.today()
         if tenant is None:
             with_use = [account.tenant for account in islice(self._ledger.accounts, most)]
@@ -327,7 +325,7 @@ class Quotas:
         return None if allowance is None else allowance.quota
 
     def sweep(self) -> None:
-        """Charge the time of some long requests, and drop idle accounts; to be called every 3 seconds."""
+        """Charge the time of some long requests, and drop idle accounts; call this every 3 seconds."""
         self._ledger.sweep()
 
     def _account(self, request: Request) -> Account | None:

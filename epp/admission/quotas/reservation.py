@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Charges of one request: its share of the hardware and time of endpoints, reserved until it ends."""
+"""Charges of one request: its share of the hardware and time of endpoints, which is reserved until it ends."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,23 +18,23 @@ _SECONDS_PER_HOUR = 3600.0
 
 
 def memory_share(tag: AcceleratorTag, requests: int) -> float:
-    """Return the memory of one of so many concurrent requests of an endpoint, in bytes; 0 if it is unknown."""
+    """Return the share of one of `requests` concurrent requests in an endpoint's memory, in bytes; 0 if unknown."""
     return (tag.total_memory_bytes or 0) / requests
 
 
 def tflops_share(tag: AcceleratorTag, requests: int) -> float:
-    """Return its fp16 TFLOPS; 0 if they are unknown."""
+    """Return the share of one of `requests` concurrent requests in an endpoint's fp16 TFLOPS; 0 if unknown."""
     tflops = tag.tflops()
     return tflops / requests if isfinite(tflops) and tflops > 0 else 0.0
 
 
 def devices(tag: AcceleratorTag) -> float:
-    """Return the number of accelerator devices or slices; 0 if it is unknown."""
+    """Return the number of accelerator devices or slices; 0 if unknown."""
     return float(max(tag.count, 1)) if tag.has_accelerator else 0.0
 
 
 def dollars_per_second(tag: AcceleratorTag) -> float:
-    """Return the price of the whole endpoint; 0 if it is unknown."""
+    """Return the price of the whole endpoint; 0 if unknown."""
     price = tag.cost_per_hour()
     return price / _SECONDS_PER_HOUR if price is not None and isfinite(price) and price > 0 else 0.0
 
@@ -52,17 +52,17 @@ class Share(NamedTuple):
 
 
 def hardware_of(shares: Sequence[Share]) -> tuple[float, float]:
-    """Return the bytes and the TFLOPS of all shares; most requests have one."""
+    """Return the bytes and the TFLOPS of all shares."""
     if len(shares) == 1:
         return shares[0].accelerator_bytes, shares[0].tflops
     return sum(share.accelerator_bytes for share in shares), sum(share.tflops for share in shares)
 
 
 class SharedTime:
-    """A clock of one endpoint that runs at 1/n of real time while n requests are there.
+    """A clock of one endpoint that runs at 1/n of real time while the endpoint has n requests.
 
     The time of a request is the difference between its end and its start on this clock. The times of all requests add
-    up to the time in which the endpoint had requests. It is in `clocks`, by endpoint id, while there are requests.
+    up to the time in which the endpoint had requests. `clocks`, by endpoint id, has the clock while there are requests.
     """
 
     __slots__ = ("_at", "_clocks", "_seconds", "endpoint", "requests")
@@ -116,14 +116,15 @@ NOTHING = Amounts()
 
 
 class Need(NamedTuple):
-    """The need of a request: amounts while it is in flight, and expected usage over time."""
+    """Need of a request: amounts while it is in flight, and expected usage over time."""
 
     under_way: Amounts
     minute_tokens: float
     """Tokens of its prompt and its expected output."""
     device_seconds: float
-    """Mean of the requests of its tenant, as are the dollars."""
+    """Mean of the requests of its tenant."""
     dollars: float
+    """Mean of the requests of its tenant."""
 
 
 class Place:
@@ -180,14 +181,15 @@ class Reservation:
     is_limited: bool = False
     """Whether its tenant has a quota; if not, it only shares the time of endpoints."""
     amounts: Amounts = NOTHING
-    """Amounts that are charged while it is in flight."""
+    """Amounts charged while it is in flight."""
     minute_tokens: float = 0.0
-    """Tokens that are charged to the minute until the actual usage is known."""
+    """Tokens charged to the minute until the actual usage is known."""
     expected_device_seconds: float = 0.0
-    """Expected further usage of the day, as are the dollars."""
+    """Expected further usage of the day."""
     expected_dollars: float = 0.0
+    """Expected further price of the day."""
     requests_per_endpoint: int = 0
-    """Concurrent requests that share an endpoint, for its share of memory and TFLOPS; 0 without a quota."""
+    """Concurrent requests that share an endpoint's memory and TFLOPS; 0 without a quota."""
     spent: Spent = field(default_factory=Spent)
     is_answered: bool = False
     """Whether the client may have received a part of the response."""
@@ -204,20 +206,20 @@ class Reservation:
         return self.request.priority
 
     def first_token(self) -> None:
-        """Record the first piece of the response: legs other than the target have ended."""
+        """Record the first piece of the response, when legs other than the target have ended."""
         if not self.is_released and not self.is_answered:
             self.is_answered = True
             self._ledger.answered(self)
 
     def move(self, snapshot: Snapshot, slot: int) -> None:
-        """Charge another endpoint than the target from now on, since the gateway sent the request there."""
+        """Charge another endpoint instead of the target, since the gateway sent the request there."""
         if not self.is_released:
             self._ledger.moved(self, snapshot, slot)
 
     def release(self, usage: Usage | None = None, *, unserved: bool = False) -> None:
-        """Refund the request; tokens of the minute are corrected by the `usage` that the model server reports.
+        """Refund the request, and correct its tokens of the minute by the `usage` reported by the model server.
 
-        Without usage the expected tokens stay charged, since the client may have disconnected early. The tokens of an
+        Without usage, the expected tokens stay charged, since the client may have disconnected early. The tokens of an
         `unserved` request, which no model server has processed, are refunded.
         """
         if not self.is_released:
@@ -234,7 +236,7 @@ class QuotaObserver:
         """Record that a request of a tenant with a quota begins."""
 
     def released(self, reservation: Reservation) -> None:
-        """Record that it has ended; `reservation.spent` has its usage."""
+        """Record that a request of a tenant with a quota has ended; `reservation.spent` has its usage."""
 
     def over_quota(self, request: Request, breach: Breach) -> None:
         """Record a request that exceeds a limit of its tenant on its own."""

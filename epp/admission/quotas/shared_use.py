@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use of quotas, as payloads for the other pickers of the pool, and theirs."""
+"""Exchange of the use of quotas with the other pickers of the pool."""
 
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
@@ -17,22 +17,22 @@ from epp.framework.sharing import Shareable
 from epp.framework.snapshot import Snapshot
 
 _MOST_ENTRY_BYTES = 20 * 1024
-"""Most bytes of entries in one payload; the last entry and the versions of 256 pickers are added to them."""
+"""Size of the entries from which no more are added to a payload, which also has the versions of 256 pickers."""
 _WHOLE_RENEWALS = 60
-"""Seconds until all use is sent again, so that the history of the transport has it for pickers that start."""
+"""Seconds until all use is sent again, so that pickers that start find it in the history of the transport."""
 _FORGOTTEN_SECONDS = 5.0
-"""Time after the return of contact for which the use of silent pickers is kept."""
+"""Time for which the use of silent pickers is kept after contact returns."""
 
 
 class _Payload(msgspec.Struct, frozen=True, array_like=True):
     version: int
-    """Counts the payloads of the picker, from 1."""
+    """Number of the payload, from 1."""
     first: int
     """First version of the current transmission of all use."""
     is_whole: bool
     """Whether all use has been sent since `first`."""
     received: dict[str, int]
-    """Last version of each other picker, if all before it came; else 0."""
+    """Last version received from each other picker; 0 if an earlier one is missing."""
     entries: list[msgspec.Raw]
 
 
@@ -44,15 +44,15 @@ class _Peer:
     """First of the versions that arrived without a gap."""
     first: int = 0
     is_whole: bool = False
-    """Whether all of its use is known."""
+    """Whether all of its use was received."""
     acknowledged: int = 0
-    """Own version up to which it missed nothing."""
+    """Own version up to which it has received all."""
     is_gone: bool = False
-    """Whether it was forgotten without contact: its use is kept for a while."""
+    """Whether it was forgotten while there was no contact; its use is then kept for some time."""
     tenants: set[str] = field(default_factory=set)
-    """Tenants that it reported since `first`."""
+    """Tenants that it has reported since `first`."""
     missing: set[str] = field(default_factory=set)
-    """Tenants that it reported before `first` and not since."""
+    """Tenants that it reported before `first`, and not since."""
 
     def note(self, payload: _Payload, picker: str) -> None:
         is_next = payload.version == self.version + 1
@@ -67,7 +67,7 @@ class _Peer:
 
     @property
     def received(self) -> int:
-        """Its latest version if no earlier one is missing; else 0."""
+        """Its latest version; 0 if an earlier one is missing."""
         return self.version if self.run <= self.first else 0
 
 
@@ -77,9 +77,9 @@ _decode_entry = msgspec.msgpack.Decoder(Entry).decode
 
 
 class SharedUse(Shareable):
-    """Sends this picker's use of each changed quota, in absolute numbers, and the versions received from others.
+    """Sends this picker's use of changed quotas, in absolute numbers, and the versions received from other pickers.
 
-    Use that all others have received is known to them; the rest of the own use is limited by a slice (see `peer_use`).
+    Own use that not all other pickers have received is limited by a slice; see `peer_use`.
     """
 
     share_name = "quotas"
@@ -101,13 +101,13 @@ class SharedUse(Shareable):
         self._peers: dict[str, _Peer] = {}
         self._version, self._first = 0, 1
         self._resending: dict[str, None] = {}
-        """Tenants whose use is still to be sent again."""
+        """Tenants whose use must be sent again."""
         self._whole_due = self._answer_due = False
         self._sent_whole = True
         self._unconfirmed: dict[str, Account] = {}
-        """Accounts whose use some others may not know."""
+        """Accounts whose use some other pickers may not have received."""
         self._known = 0
-        """Version that all others know."""
+        """Version that all other pickers have received."""
         self._found_at = -inf
         self._renewals = 0
 
@@ -115,10 +115,8 @@ class SharedUse(Shareable):
         """Announce this picker; each minute, and if another picker missed a payload, send all use again."""
         self._renewals += 1
         self._answer_due = True
-        peers = self._peers.values()
-        if self._renewals % _WHOLE_RENEWALS == 0:
-            self._whole_due = True
-        if any(peer.acknowledged < self._first for peer in peers if not peer.is_gone):
+        missed = any(peer.acknowledged < self._first for peer in self._peers.values() if not peer.is_gone)
+        if missed or self._renewals % _WHOLE_RENEWALS == 0:
             self._whole_due = True
         if not self._is_cut_off:
             for name in [name for name, peer in self._peers.items() if peer.is_gone]:
@@ -167,7 +165,7 @@ class SharedUse(Shareable):
         return len(entries)
 
     def forget(self, peer: str) -> None:
-        """Drop the requests in flight of another picker; if contact was lost, only some time after it is back."""
+        """Drop the requests in flight of another picker; after a loss of contact, only some time after its return."""
         known = self._peers.get(peer)
         if known is None:
             return
@@ -189,7 +187,7 @@ class SharedUse(Shareable):
 
     @property
     def _is_cut_off(self) -> bool:
-        """Whether contact is lost, or was a short time ago, so that a silent picker may be there."""
+        """Whether contact is lost, or was a short time ago, so that silent pickers may still run."""
         return self._group.lost_at is not None or self._clock.now() - self._found_at <= _FORGOTTEN_SECONDS
 
     def _begin_whole(self, version: int) -> None:
@@ -217,7 +215,7 @@ class SharedUse(Shareable):
         return Entry(tenant, own.born, use.brief(), content, self._ledger.calendar.date, others)
 
     def _record(self, peer: _Peer, entry: Entry, *, is_new: bool) -> None:
-        """Record the use of one tenant; with `is_new`, all of it is new if there is no earlier record of it."""
+        """Record the use of one tenant; `is_new` means that use without an earlier record is new."""
         accounts, now = self._ledger.accounts, self._clock.now()
         account = accounts.get(entry.tenant)
         if account is None:
@@ -232,7 +230,7 @@ class SharedUse(Shareable):
         if limit > 0:
             if added is None and is_new:
                 added = min(entry.use.minute_tokens, entry.minute_content)
-            elif added is None:  # the content has tokens of others, which may be known
+            elif added is None:  # the content has tokens of other pickers, which may be counted already
                 added = max(0.0, entry.minute_content - account.minute_content(now))
             account.minute.add_by_peers(added, limit, now)
         peer.tenants.add(account.tenant)
@@ -250,7 +248,7 @@ class SharedUse(Shareable):
                 self._ledger.notify_release(tenant)
 
     def _confirm_received(self) -> None:
-        """Confirm what all others know by now."""
+        """Confirm the version that all other pickers have received."""
         self._ledger.joint.clear()
         peers = self._peers.values()
         if not peers:

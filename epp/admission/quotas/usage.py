@@ -18,9 +18,9 @@ from epp.framework.quotas import Quota, QuotaSource
 from epp.framework.rates import DEFAULT_OUTPUT_TOKENS
 
 MOST_SET = 10_000
-"""Tenants whose quota is set at run time."""
+"""Largest number of tenants whose quota is set at run time."""
 _MOST_CHECKED = 4_096
-"""Quotas whose validity is remembered."""
+"""Largest number of quotas that are known to be valid."""
 
 
 class LimitKey(StrEnum):
@@ -84,12 +84,12 @@ class Allowances:
             raise ConfigurationError(f"the quota of {quoted(tenant)} {problem}", remedy="write a number of 0 or more")
         if quota is not None and tenant not in self._set and len(self._set) >= MOST_SET:
             raise ConfigurationError(
-                f"{MOST_SET} tenants have a quota that was set at run time, the most that are kept",
-                remedy="take some back, or write them into the configuration",
+                f"{MOST_SET} tenants have a quota that was set at run time, which is the limit",
+                remedy="remove some of them, or write them into the configuration",
             )
 
     def set(self, tenant: str, quota: Quota | None) -> None:
-        """Set the quota of a tenant, which overrides the sources; None to remove it. Raises as `check`."""
+        """Set the quota of a tenant, which overrides the sources; None to remove it. Raises the errors of `check`."""
         self.check(tenant, quota)
         if quota is None:
             self._set.pop(tenant, None)
@@ -102,7 +102,7 @@ class Allowances:
         return self.of_sources(tenant) if found is None else Allowance(found, self._requests_per_endpoint)
 
     def of_sources(self, tenant: str) -> Allowance | None:
-        """Return the allowance by the sources alone; a source that fails is skipped."""
+        """Return the allowance from the sources, without quotas set at run time; a source that fails is skipped."""
         for source in self._sources:
             found = self._guard.call(QuotaSource.role, source, self._checked_quota, source, tenant)
             if found is not None and not isinstance(found, Failure):
@@ -123,7 +123,7 @@ class Allowances:
 
 
 def problem_of(quota: object) -> str:
-    """Return the reason why a quota is invalid; empty if it is valid."""
+    """Return the reason that a quota is invalid; empty if it is valid."""
     if not isinstance(quota, Quota):
         return f"is {type(quota).__name__} instead of a Quota"
     limits = {**msgspec.structs.asdict(quota.single), **msgspec.structs.asdict(quota.total)}
@@ -140,19 +140,19 @@ def _requests_of(source: QuotaSource[Any]) -> int:
 
 DAY_SECONDS = 86_400
 _LONGEST_SECONDS = DAY_SECONDS + 3_600.0
-"""Longest day: a clock that was far ahead for a while must not stop the reset of budgets."""
+"""Longest day, so that a clock that was far ahead for some time does not stop the reset of budgets."""
 _MOST = 64
-"""Requests in a running mean."""
+"""Number of requests in a running mean."""
 _MOST_OUTPUT_TOKENS = 2**24
 _MOST_MINUTES = 5
-"""Capacity of a bucket, in minutes of its limit: the longest wait for it to drain."""
+"""Capacity of a bucket in minutes, and so the longest wait for it to drain."""
 _SECONDS = 60.0
 
 
 class Calendar:
     """Numbers the days for all tenants, in ascending order.
 
-    A clock that is set back does not repeat a day; one that is set forward starts a new day.
+    A clock that is set back does not repeat a day; a clock that is set forward starts a new day.
     """
 
     __slots__ = ("_clock", "_day", "_number", "_since")
@@ -172,7 +172,7 @@ class Calendar:
 
     @property
     def date(self) -> int:
-        """The day, as days since 1970; it may repeat."""
+        """Days since 1970; may repeat if the clock is set back."""
         return int(self._clock.utc() // DAY_SECONDS)
 
     def seconds_left(self) -> float:
@@ -206,21 +206,21 @@ class DayUse:
 
 
 class Means:
-    """Running means over requests; before the first one, output has the usual length and the rest is 0."""
+    """Running means over requests; before the first request, output has a default length and the rest is 0."""
 
     __slots__ = ("_answers", "_requests", "device_seconds", "dollars", "output_tokens", "seconds")
 
     def __init__(self) -> None:
         self.output_tokens = DEFAULT_OUTPUT_TOKENS
         self.seconds = 0.0
-        """Time at an endpoint, which its requests share."""
+        """Time at an endpoint, divided between its concurrent requests."""
         self.device_seconds = 0.0
         self.dollars = 0.0
         self._answers = 0
         self._requests = 0
 
     def answered(self, output_tokens: int) -> None:
-        """Add the length of an output, as the model server reports it."""
+        """Add the length of an output, as reported by the model server."""
         self._answers = min(self._answers + 1, _MOST)
         tokens = min(max(output_tokens, 0), _MOST_OUTPUT_TOKENS)
         self.output_tokens += (tokens - self.output_tokens) / self._answers
@@ -235,16 +235,16 @@ class Means:
 
 
 class MinuteUse:
-    """A leaky bucket of tokens, which drains at the limit for a minute; it may hold more than the limit.
+    """A leaky bucket of tokens, which drains at the limit per minute; it may hold more than the limit.
 
-    A change of the limit keeps the content, and changes the rate at which it drains.
+    A change of the limit keeps the content and changes the rate at which it drains.
     """
 
     __slots__ = ("_at", "_taken", "added")
 
     def __init__(self) -> None:
         self.added = 0.0
-        """Tokens that were ever added, without those of other pickers."""
+        """All tokens ever added, without those of other pickers."""
         self._taken = 0.0
         self._at = 0.0
 
@@ -262,9 +262,9 @@ class MinuteUse:
         self.add_by_peers(tokens, limit, now)
 
     def add_by_peers(self, tokens: float, limit: float, now: float) -> None:
-        """Add tokens of another picker, likewise."""
+        """Add tokens of another picker, or remove a negative number of them."""
         self._taken = max(0.0, self.taken(limit, now) + tokens)
 
     def seconds_until(self, tokens: float, limit: float, now: float) -> float:
-        """Return the time until so many tokens, or as many as the limit, fit."""
+        """Return the time until a number of tokens, at most the limit, fits."""
         return max(0.0, (self.taken(limit, now) + min(tokens, limit) - limit) * _SECONDS / limit)

@@ -111,7 +111,7 @@ def test_tf_16_quotas_that_were_set_are_bounded():
     desk = Desk({})
     for number in range(MOST_SET):
         desk.quotas.adjust(f"t{number}", quota(requests=1))
-    with pytest.raises(ConfigurationError, match="take some back"):
+    with pytest.raises(ConfigurationError, match="remove some of them"):
         desk.quotas.adjust("one-more", quota(requests=1))
     desk.quotas.adjust("t7", quota(requests=2))
     desk.quotas.adjust("t8", None)
