@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameters of the plugin `tenants`, and API keys: digests, header values with keys, and files of keys.
 
-No message shows content of a file: if keys and tenants are swapped, the name of a tenant is a key.
+No message shows the content of a file, since a file may have keys in place of tenants.
 """
 
 import hashlib
@@ -21,27 +21,27 @@ from epp.framework.request import DEFAULT_FLOW
 from epp.runtime.followed_files import ParsedFile
 from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
 
-MAKE_DIGEST = "sha256: and what this prints: printf %s KEY | sha256sum"
+MAKE_DIGEST = "sha256: followed by the output of: printf %s KEY | sha256sum"
 """Remedy in messages about an invalid digest."""
 MOST_NAME_LENGTH = 253
 
 _MOST_KEY_LENGTH = 4096
-"""Longest key in characters; longer ones are not looked up."""
+"""Largest number of characters in a key; longer keys are not looked up."""
 _MOST_FILE_BYTES = 4 * 1024 * 1024
-"""50,000 keys; a Secret of Kubernetes has at most 1 MiB."""
+"""Size of a file with 50,000 keys; a Kubernetes Secret has at most 1 MiB."""
 _MOST_PROBLEMS = 20
 _DEPTH_LIMIT = 4
 _PREFIX = "sha256:"
 _DIGEST = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _BEARER = re.compile(r"bearer +", re.IGNORECASE)
-_FORM = "write a mapping of keys, or of their digests, to tenants, such as sha256:<64 hexadecimal digits>: team-a"
+_FORM = "write a mapping from keys or their digests to tenants, such as sha256:<64 hexadecimal digits>: team-a"
 
 
 class KeyTable(NamedTuple):
     tenants: Mapping[bytes, str]
     """Names of tenants by digest of a key."""
     lines: Mapping[str, int]
-    """The first line that names each tenant."""
+    """First line of each tenant."""
 
 
 def digest_of(key: str) -> bytes | None:
@@ -50,13 +50,13 @@ def digest_of(key: str) -> bytes | None:
 
 
 def read_digest(text: str) -> bytes | None:
-    """Parse a digest `sha256:<hex>`; None for any other text."""
+    """Parse a digest `sha256:<hex>`; return None for any other text."""
     found = _DIGEST.fullmatch(text)
     return None if found is None else bytes.fromhex(found[1])
 
 
 def key_in(header: str, value: str) -> str:
-    """Return the key in the value of a header, without `Bearer`, which `authorization` requires; empty for none."""
+    """Return the key in the value of a header, without `Bearer`, which `authorization` requires; empty if none."""
     value = value.strip()
     bearer = _BEARER.match(value)
     if bearer is not None:
@@ -65,9 +65,9 @@ def key_in(header: str, value: str) -> str:
 
 
 def read_key_file(content: bytes, _path: Path) -> ParsedFile[KeyTable]:
-    """Return the keys in a file of YAML or JSON; raises ValueError unless it is a mapping."""
+    """Return the keys in a YAML or JSON file; raises ValueError unless it is a mapping."""
     if len(content) > _MOST_FILE_BYTES:
-        raise ValueError(f"has more than {_MOST_FILE_BYTES} bytes: leave keys out")
+        raise ValueError(f"has more than {_MOST_FILE_BYTES} bytes: remove keys")
     tenants: dict[bytes, str] = {}
     lines: dict[str, int] = {}
     first_lines: dict[bytes, int] = {}
@@ -79,7 +79,7 @@ def read_key_file(content: bytes, _path: Path) -> ParsedFile[KeyTable]:
             problems.append(f"line {line}: {problem}")
         elif digest is not None and tenants.setdefault(digest, name) != name:
             disputed.add(digest)
-            problems.append(f"line {line}: its key has another tenant in line {first_lines[digest]}: keep one")
+            problems.append(f"line {line}: the key has another tenant in line {first_lines[digest]}: keep one")
         elif digest is not None:
             first_lines.setdefault(digest, line)
             lines.setdefault(name, line)
@@ -95,32 +95,33 @@ def _fault(key: str, name: str, digest: bytes | None) -> str:
         return "the key is empty: write one"
     if digest is None:
         too_long = f"the key has more than {_MOST_KEY_LENGTH} characters: shorten it"
-        return f"the digest is none: write {MAKE_DIGEST}" if key.startswith(_PREFIX) else too_long
+        return f"the digest is not valid: write {MAKE_DIGEST}" if key.startswith(_PREFIX) else too_long
     if not name:
-        return "it names no tenant: write the name of one after the key and a colon"
+        return "the tenant is missing: write its name after the key and a colon"
     if name == DEFAULT_FLOW:
-        return f"its tenant is {name}, the fairness id of requests without one: choose another name"
+        return f"the tenant is {name}, the fairness id of requests without one: choose another name"
     if len(name) > MOST_NAME_LENGTH:
-        return f"the name of its tenant has more than {MOST_NAME_LENGTH} characters: shorten it"
+        return f"the name of the tenant has more than {MOST_NAME_LENGTH} characters: shorten it"
     return ""
 
 
 def _entries(text: str) -> Iterator[tuple[int, str, str]]:
-    """Yield line, key and tenant of each entry as text: a key of digits is not a number."""
+    """Yield line, key and tenant of each entry, as text even if a key consists of digits."""
     root = _root(text)
     if root is None:
         raise ValueError(f"it is empty: {_FORM}, or {{}} for no keys")
     if not isinstance(root, yaml.MappingNode):
-        raise ValueError(f"line {_line(root)}: there is no mapping: {_FORM}")  # noqa: TRY004  of a file
-    for key, value in root.value:
-        written = key.value if isinstance(key, yaml.ScalarNode) else ""
-        yield _line(key), written, value.value if isinstance(value, yaml.ScalarNode) else ""
+        line = root.start_mark.line + 1
+        raise ValueError(f"line {line}: the content is not a mapping: {_FORM}")  # noqa: TRY004  of a file
+    for nodes in root.value:
+        key, name = (node.value if isinstance(node, yaml.ScalarNode) else "" for node in nodes)
+        yield nodes[0].start_mark.line + 1, key, name
 
 
 def _root(text: str) -> yaml.Node | None:
-    """Return the root node of a document; raises ValueError, whose message has no part of the text."""
+    """Return the root node of a document; raises ValueError, whose message contains nothing of the text."""
     try:
-        refuse_unsafe(text, _DEPTH_LIMIT, keys_may_repeat=True)  # reported later, without the key
+        refuse_unsafe(text, _DEPTH_LIMIT, keys_may_repeat=True)  # repeated keys are reported later, by line
         loader = PlainLoader(text)
         try:
             root: yaml.Node | None = loader.get_single_node()
@@ -131,11 +132,6 @@ def _root(text: str) -> yaml.Node | None:
         place = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
         raise ValueError(f"neither YAML nor JSON{place}: {_FORM}") from None
     return root
-
-
-def _line(node: yaml.Node) -> int:
-    line: int = node.start_mark.line
-    return line + 1
 
 
 Priority: TypeAlias = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
@@ -149,13 +145,13 @@ class QosPriorities(Parameters, frozen=True):
     """Priority of each quality of service."""
 
     low: Priority = -1
-    """Negative: refused while the pool is full, unless flow control queues it."""
+    """Negative, so that requests are refused while the pool is full, unless flow control queues them."""
     medium: Priority = 0
     """The priority of requests without tenant and objective."""
     high: Priority = 10
     """Above requests without tenant and objective."""
     critical: Priority = 100
-    """Above all others: never refused or evicted for one of them."""
+    """Above all others, so that requests are never refused or evicted for other requests."""
 
     def __post_init__(self) -> None:
         for lower, higher in pairwise(_CLASSES):
@@ -174,17 +170,17 @@ class PriorityParameters(Parameters, frozen=True):
     qos: Qos | None = None
     """Quality of service, which gives the priority of `qosPriorities`."""
     priority: Priority | None = None
-    """Priority of requests that name no known objective; by default that of `qos`, or else 0."""
+    """Priority of requests without a known objective; by default that of `qos`, or else 0."""
     highest_priority: Priority | None = None
-    """Highest priority that an objective may give them; by default no limit."""
+    """Highest priority that an objective may give to requests; by default no limit."""
 
 
 class OtherParameters(PriorityParameters, frozen=True):
     """Unidentified requests."""
 
     name: Annotated[str, Meta(max_length=MOST_NAME_LENGTH)] = ""
-    """Name of one tenant for all of them; by default each keeps its fairness id, unless that is the name of a tenant:
-    then it gets `default-flow`."""
+    """Name of one tenant for all of them. By default, each request keeps its fairness id; if that is the name of a
+    tenant, the request gets `default-flow`."""
 
 
 class TenantParameters(PriorityParameters, frozen=True, kw_only=True):
@@ -193,11 +189,11 @@ class TenantParameters(PriorityParameters, frozen=True, kw_only=True):
     name: TenantName
     """Fairness id of the tenant, for queues, quotas and metrics."""
     api_keys: tuple[str | int | float, ...] = ()
-    """Digests of its API keys, `sha256:<hex>`; keys themselves are for `apiKeyFile`."""
+    """Digests of its API keys, `sha256:<hex>`; write keys themselves into `apiKeyFile`."""
     namespaces: tuple[Name, ...] = ()
     """Values of `namespaceHeader` that identify it."""
     fairness_ids: tuple[Name, ...] = ()
-    """Fairness ids that identify it: values of the header that a client or the gateway sets."""
+    """Fairness ids that identify it, which are values of a header that a client or the gateway sets."""
 
     @property
     def has_identifiers(self) -> bool:
@@ -211,15 +207,15 @@ class TenantsParameters(Parameters, frozen=True):
     tenants: tuple[TenantParameters, ...] = ()
     """Tenants with a priority other than that of `default`, or identified by more than keys in `apiKeyFile`."""
     api_key_file: str = ""
-    """File in YAML or JSON that maps API keys, or their digests, to names of tenants, such as a mounted Secret. A new
-    version applies at once. A tenant that is not under `tenants` has the priority of `default`."""
+    """YAML or JSON file that maps API keys, or their digests, to names of tenants, such as a mounted Secret. A new
+    version applies immediately. A tenant that is not in `tenants` has the priority of `default`."""
     api_key_headers: tuple[Name, ...] = headers.API_KEYS
-    """Headers with an API key, in order of precedence: the first known key counts. In `authorization` it follows
-    `Bearer`. If a header is repeated, its first value counts."""
+    """Headers with an API key, in order of precedence; the first known key is used. In `authorization`, it follows
+    `Bearer`. If a header is repeated, its first value is used."""
     remove_api_key: bool = False
     """Whether these headers are removed before the request is sent to the model server."""
     namespace_header: str = ""
-    """Header in which the gateway writes the namespace of the client; empty for none. The gateway must not accept it
+    """Header to which the gateway writes the namespace of the client; empty for none. The gateway must not accept it
     from clients."""
     qos_priorities: QosPriorities = QosPriorities()
     """Priorities of `qos`."""
@@ -227,7 +223,7 @@ class TenantsParameters(Parameters, frozen=True):
     """Whether unidentified requests are refused, with 401. With `Refuse` and API keys in `tenants` or `apiKeyFile`, a
     fairness id alone is not enough, and requests with an unknown API key are refused."""
     default: OtherParameters = OtherParameters()
-    """Priority of unidentified requests, and of tenants in `apiKeyFile` that are not under `tenants`."""
+    """Priority of unidentified requests, and of tenants in `apiKeyFile` that are not in `tenants`."""
 
     @property
     def uses_keys(self) -> bool:
@@ -246,11 +242,8 @@ class TenantsParameters(Parameters, frozen=True):
                     f"tenants[{index}].name is {name!r}, the fairness id of requests without one: choose another"
                 )
         if self.default.name in {*names, DEFAULT_FLOW}:
-            raise ValueError(
-                f"default.name is {self.default.name!r}, "
-                f"{'that of a tenant' if self.default.name in names else 'the fairness id of requests without one'}: "
-                "choose another, or leave it out"
-            )
+            used = "the name of a tenant" if self.default.name in names else "the fairness id of requests without one"
+            raise ValueError(f"default.name is {self.default.name!r}, {used}: choose another, or remove it")
         places = [(f"tenants[{index}]", tenant) for index, tenant in enumerate(self.tenants)]
         for place, each in (*places, ("default", self.default)):
             self._check_priority(place, each)
@@ -270,10 +263,10 @@ class TenantsParameters(Parameters, frozen=True):
         named = [(f"apiKeyHeaders[{index}]", name) for index, name in enumerate(self.api_key_headers)]
         for place, name in (*named, *([("namespaceHeader", self.namespace_header)] if self.namespace_header else ())):
             if not _HEADER_NAME.fullmatch(name):
-                raise ValueError(f"{place} is not a header name: write the name alone, such as x-api-key")
+                raise ValueError(f"{place} is not a header name: write only the name, such as x-api-key")
         for place, name in named:
             if self.remove_api_key and name.lower() in headers.RESERVED:
-                raise ValueError(f"{place} is {name!r}, which cannot be removed: leave it out, or removeApiKey")
+                raise ValueError(f"{place} is {name!r}, which cannot be removed: delete it, or removeApiKey")
 
     def _check_keys(self) -> None:
         owners: dict[bytes, str] = {}
@@ -283,7 +276,7 @@ class TenantsParameters(Parameters, frozen=True):
                 digest = read_digest(text) if isinstance(text, str) else None
                 if digest is None:
                     raise ValueError(
-                        f"{place} is not a digest of an API key: write {MAKE_DIGEST}; keys belong into apiKeyFile"
+                        f"{place} is not a digest of an API key: write {MAKE_DIGEST}; keys belong in apiKeyFile"
                     )
                 if digest in owners:
                     raise ValueError(f"{place} is the same as {owners[digest]}: remove one of them")
@@ -301,5 +294,5 @@ class TenantsParameters(Parameters, frozen=True):
         first: dict[str, str] = {}
         for place, value in values:
             if value in first:
-                raise ValueError(f"{place} is {value!r}, like {first[value]}: it can identify only one tenant")
+                raise ValueError(f"{place} is {value!r}, the same as {first[value]}: it can identify only one tenant")
             first[value] = place

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, structs
 
+from epp.admission.tenant_parameters import TenantName
 from epp.framework.accelerators.requirements import Memory
 from epp.framework.plugin import Parameters
 from epp.framework.quantities import parse_memory
@@ -21,17 +22,17 @@ from epp.kube.objects.tensor_fusion import GpuResourceQuota
 
 _NAME_LABEL = "kubernetes.io/metadata.name"
 _MOST_SHARED = 1_000
-"""Sums of namespaces that are limited, those of the smallest sets first."""
+"""Largest number of limits for several namespaces, those with the fewest queues first."""
 
 
 def quotas_by_namespace(objects: ObjectsByKind) -> tuple[Mapping[str, Quota], tuple[str, ...]]:
-    """Return a quota for each namespace with limits, and problems; of several objects the smallest limit counts.
+    """Return a quota for each namespace with limits, and problems; the smallest limit of several objects applies.
 
-    Limits on workers of a GPUResourceQuota limit requests in flight. If an object has both requests and limits of an
-    amount, the smaller one counts. Amounts of compute percent apply to pods and are ignored.
+    Limits on workers in a GPUResourceQuota limit requests in flight. If an object has both requests and limits of an
+    amount, the smaller one applies. Amounts of compute percent are for pods and are ignored.
 
-    ResourceQuota and ClusterQueue limit the memory of accelerators; a ClusterQueue limits all namespaces together that
-    it selects and that have a LocalQueue that leads to it, and several queues of a namespace add up.
+    ResourceQuota and ClusterQueue limit the memory of accelerators. A ClusterQueue limits the sum over all namespaces
+    that it selects and that have a LocalQueue for it; the limits of several queues of a namespace are added.
     """
     found: defaultdict[str, list[Quota]] = defaultdict(list)
     by_namespace: defaultdict[str, list[GpuResourceQuota]] = defaultdict(list)
@@ -54,8 +55,9 @@ def quotas_by_namespace(objects: ObjectsByKind) -> tuple[Mapping[str, Quota], tu
 def _queue_quotas(objects: ObjectsByKind) -> tuple[Mapping[str, Quota], tuple[str, ...]]:
     """Return the quotas of the namespaces with LocalQueues, and problems with their selection.
 
-    Namespaces may use together what all queues give that any of them may use: the limits are those of each namespace's
-    queues, for all namespaces with no other queues, and those of queues that namespaces or cohorts connect.
+    Namespaces may together use the memory of all queues that any of them may use. So there is a limit for the queues of
+    each namespace, which applies to all namespaces without other queues, and one for queues that are connected by
+    namespaces or cohorts.
     """
     queues = {name: each for name, each in objects.of(ClusterQueue).items() if not each.metadata.is_terminating}
     names: defaultdict[str, set[str]] = defaultdict(set)
@@ -85,7 +87,7 @@ def _queue_quotas(objects: ObjectsByKind) -> tuple[Mapping[str, Quota], tuple[st
 
 
 def _together(sets: set[frozenset[str]], queues: Mapping[str, ClusterQueue]) -> set[frozenset[str]]:
-    """Return these sets of queues, and the largest sets of queues that they or cohorts connect."""
+    """Return these sets of queues, and the largest sets of queues that are connected by them or by cohorts."""
     connected: list[tuple[set[str], set[str]]] = []
     for each in sets:
         joined, links = set(each), {f"{queues[name].cohort}/" if queues[name].cohort else name for name in each} | each
@@ -100,15 +102,15 @@ def _together(sets: set[frozenset[str]], queues: Mapping[str, ClusterQueue]) -> 
 
 
 def _selection(queue: ClusterQueue, local: LocalQueue, namespaces: Mapping[str, Namespace]) -> tuple[bool, str]:
-    """Return whether the quota of the queue applies to the namespace, and the problem with that; empty for none."""
+    """Return whether the quota of the queue applies to the namespace, and the problem; empty if none."""
     name, selector = local.metadata.namespace, queue.namespaces
     known = namespaces.get(name)
     if selector.matches({_NAME_LABEL: name, **(known.metadata.labels if known else {})}):
         return True, ""
     if known is None and {*selector.match_labels, *(test.key for test in selector.match_expressions)} != {_NAME_LABEL}:
         return True, (
-            f"ClusterQueue {queue.name} selects namespaces by labels, and those of namespace {name} are unknown: its "
-            f"quota applies there; allow the picker to list and watch namespaces, or add Namespace {name} to a file"
+            f"ClusterQueue {queue.name} selects namespaces by labels, but the labels of namespace {name} are unknown, "
+            f"so its quota applies; allow the picker to list and watch namespaces, or add Namespace {name} to a file"
         )
     return False, (
         f"LocalQueue {local.id} has no effect: namespaceSelector of ClusterQueue {queue.name} does not select its "
@@ -117,8 +119,8 @@ def _selection(queue: ClusterQueue, local: LocalQueue, namespaces: Mapping[str, 
 
 
 def _of_memory(size: int, origin: str) -> Quota:
-    """Return a quota of the memory of a namespace; a request that needs all of it and more never fits."""
-    limit = float(max(size, 1))  # 0 would mean no limit
+    """Return a quota of the memory of a namespace; a request that needs more never fits."""
+    limit = float(max(size, 1))  # 0 means no limit
     return Quota(
         single=SingleLimits(accelerator_bytes=limit), total=TotalLimits(accelerator_bytes=limit), origin=origin
     )
@@ -137,7 +139,7 @@ def _smallest(quotas: list[Quota]) -> Quota:
 
 
 def _smallest_limits(limits: Sequence[SingleLimits | TotalLimits]) -> dict[str, Any]:
-    """Return the smallest value other than 0 of each limit; 0 for no limit."""
+    """Return the smallest nonzero value of each limit; 0 for no limit."""
     plain = [structs.asdict(each) for each in limits]
     return {name: min((each[name] for each in plain if each[name]), default=0) for name in plain[0]}
 
@@ -165,7 +167,7 @@ def _quota(objects: list[GpuResourceQuota]) -> Quota:
 
 
 def _least(values: Iterable[Fraction | int | None]) -> float:
-    """Return the smallest value other than 0; 0 for no limit."""
+    """Return the smallest nonzero value; 0 for no limit."""
     return float(min((value for value in values if value), default=0))
 
 
@@ -174,16 +176,13 @@ _NOTHING = frozenset({"0", "0Gi", "0Mi", "0Ki", "0G", "0M", "0k"})
 """Spellings of 0, which means no limit."""
 
 _LIMITS = {"accelerator_memory": "accelerator_bytes", "concurrent_requests": "requests", "tokens_in_flight": "tokens"}
-"""Names of limits by parameter, where they differ."""
+"""Names of limits that differ from the parameter."""
 
 Tokens: TypeAlias = Annotated[int, Meta(ge=0, le=10**9)]
 Requests: TypeAlias = Annotated[int, Meta(ge=0, le=10**6)]
 Devices: TypeAlias = Annotated[int, Meta(ge=0, le=65_536)]
-Tflops: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
-DeviceSeconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
-Dollars: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
+Amount: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 Percent: TypeAlias = Annotated[float, Meta(gt=0, le=100)]
-TenantName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=253)]
 
 
 def _memory_bytes(size: Memory) -> float:
@@ -206,17 +205,17 @@ class SingleParameters(Parameters, frozen=True):
     """Limits of one request; 0 for no limit."""
 
     prompt_tokens: Tokens = 0
-    """Most tokens of its prompt; more is refused with 413. 0 for no limit, as for all limits."""
+    """Largest number of tokens in the prompt; longer ones are refused with 413. For all limits, 0 means no limit."""
     output_tokens: Tokens = 0
-    """Largest maximum output in tokens; more is refused with 400, as it is beyond all limits below."""
+    """Largest maximum output in tokens; a larger one is refused with 400, as for all limits below."""
     accelerator_memory: Memory = 0
-    """Most accelerator memory: a quantity such as `40Gi`, or a number of GiB. A request uses the memory of its endpoint
-    divided by `requestsPerEndpoint`."""
-    tflops: Tflops = 0.0
-    """Most fp16 TFLOPS, likewise."""
+    """Largest accelerator memory: a quantity such as `40Gi`, or a number of GiB. A request uses the memory of its
+    endpoint divided by `requestsPerEndpoint`."""
+    tflops: Amount = 0.0
+    """Largest number of fp16 TFLOPS. A request uses those of its endpoint divided by `requestsPerEndpoint`."""
     devices: Devices = 0
-    """Most accelerator devices of its endpoint."""
-    dollars: Dollars = 0.0
+    """Largest number of accelerator devices of its endpoint."""
+    dollars: Amount = 0.0
     """Highest expected price, in US dollars."""
 
     def __post_init__(self) -> None:
@@ -227,19 +226,19 @@ class TotalParameters(Parameters, frozen=True):
     """Limits of all requests of a tenant together; 0 for no limit."""
 
     concurrent_requests: Requests = 0
-    """Most requests in flight. 0 for no limit, as for all limits."""
+    """Largest number of requests in flight. For all limits, 0 means no limit."""
     tokens_in_flight: Tokens = 0
-    """Most tokens of the requests in flight: of their prompts and of their longest possible output."""
+    """Largest number of tokens of the requests in flight, in their prompts and their longest possible output."""
     tokens_per_minute: Tokens = 0
-    """Most tokens of prompts and output in a minute."""
+    """Largest number of tokens in prompts and output in a minute."""
     accelerator_memory: Memory = 0
-    """Most accelerator memory of the requests in flight, computed as for one request."""
-    tflops: Tflops = 0.0
-    """Most fp16 TFLOPS of the requests in flight, likewise."""
-    device_seconds_per_day: DeviceSeconds = 0.0
-    """Most accelerator devices times seconds from midnight to midnight UTC; concurrent requests of an endpoint share
-    its devices."""
-    dollars_per_day: Dollars = 0.0
+    """Largest accelerator memory of the requests in flight, computed as for one request."""
+    tflops: Amount = 0.0
+    """Largest number of fp16 TFLOPS of the requests in flight, computed as for one request."""
+    device_seconds_per_day: Amount = 0.0
+    """Largest product of accelerator devices and seconds, from midnight to midnight UTC; concurrent requests of an
+    endpoint share its devices."""
+    dollars_per_day: Amount = 0.0
     """Highest price of these device seconds, in US dollars."""
 
     def __post_init__(self) -> None:
@@ -250,9 +249,9 @@ class QuotaParameters(Parameters, frozen=True):
     """Limits of a tenant."""
 
     single: SingleParameters = SingleParameters()
-    """Limits of one request. A request beyond them is refused."""
+    """Limits of one request. A request that exceeds them is refused."""
     total: TotalParameters = TotalParameters()
-    """Limits of all requests of the tenant together. A request beyond them fits later."""
+    """Limits of all requests of the tenant together. A request that exceeds them fits later."""
     when_exceeded: Literal["Wait", "Refuse"] | None = None
     """Treatment of a request that fits later: `Wait`, in a queue of flow control, or `Refuse`, with 429 and
     `retry-after`. By default it waits if flow control is enabled."""
@@ -283,7 +282,7 @@ def _limits(given: SingleParameters | TotalParameters) -> dict[str, Any]:
 
 
 def _parameters(limits: SingleLimits | TotalLimits, kind: type[Parameters]) -> dict[str, Any]:
-    """Return the parameters by their names, of which `_limits` makes these limits."""
+    """Return the parameters by their names; the inverse of `_limits`."""
     found = {name: getattr(limits, _LIMITS.get(name, name)) for name in kind.__struct_fields__}
     return found | {"accelerator_memory": _quantity(limits.accelerator_bytes)}
 

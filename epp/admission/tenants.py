@@ -49,7 +49,7 @@ _log = structlog.get_logger()
 
 
 class Directory:
-    """All tenants of the configuration and of a file of keys; immutable."""
+    """All tenants in the configuration and in a file of keys; immutable."""
 
     def __init__(self, parameters: TenantsParameters, keys: KeyTable = NO_KEYS) -> None:
         self._parameters = parameters
@@ -77,7 +77,7 @@ class Directory:
         return None if digest is None else self._by_digest.get(digest)
 
     def none(self, fairness_id: str) -> Tenant:
-        """Return the tenant for an unidentified request; never a configured one, whatever the fairness id is."""
+        """Return the tenant of an unidentified request, which is never a configured one."""
         if self._parameters.default.name or fairness_id in self._tenants or fairness_id == DEFAULT_FLOW:
             return self._unnamed
         return self._tenant(fairness_id, self._parameters.default)
@@ -94,34 +94,27 @@ class Directory:
 def _remarks(
     parameters: TenantsParameters, unlisted: dict[str, Tenant], owners: dict[bytes, str], keys: KeyTable
 ) -> Iterator[str]:
-    """Yield problems of single keys and tenants, of each kind the first ones."""
+    """Yield problems with keys and tenants, at most 20 of each kind."""
     pairs = {(keys.lines[keys.tenants[digest]], owner) for digest, owner in owners.items() if digest in keys.tenants}
-    yield from _first(
-        [
-            f"line {keys.lines[name]}: its tenant is not under tenants, and so has the priority of default: add it "
-            "there, or correct the name"
-            for name in unlisted
-        ]
-    )
-    yield from _first(
-        [
-            f"a key of the tenant in line {line} is also under apiKeys of {quoted(owner)}, which counts: remove one"
-            for line, owner in sorted(pairs)
-            if line != keys.lines.get(owner)
-        ]
-    )
-    yield from _first(
-        [
-            f"tenant {quoted(each.name)} cannot be identified, as no key is for it: add a key, or fairnessIds"
-            for each in parameters.tenants
-            if parameters.api_key_file and each.name not in keys.lines and not each.has_identifiers
-        ]
-    )
-
-
-def _first(sentences: list[str]) -> list[str]:
-    more = len(sentences) - _MOST_REMARKS
-    return sentences if more <= 0 else [*sentences[:_MOST_REMARKS], f"and {more} more like these"]
+    not_listed = [
+        f"line {keys.lines[name]}: its tenant is not in tenants, and therefore has the priority of default: add it "
+        "there, or correct the name"
+        for name in unlisted
+    ]
+    repeated = [
+        f"a key of the tenant in line {line} is also in apiKeys of {quoted(owner)}, which applies: remove one"
+        for line, owner in sorted(pairs)
+        if line != keys.lines.get(owner)
+    ]
+    unidentified = [
+        f"tenant {quoted(each.name)} cannot be identified, because it has no key: add a key, or fairnessIds"
+        for each in parameters.tenants
+        if parameters.api_key_file and each.name not in keys.lines and not each.has_identifiers
+    ]
+    for sentences in (not_listed, repeated, unidentified):
+        yield from sentences[:_MOST_REMARKS]
+        if (more := len(sentences) - _MOST_REMARKS) > 0:
+            yield f"and {more} more like these"
 
 
 class By(StrEnum):
@@ -135,15 +128,15 @@ class By(StrEnum):
 
 
 class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
-    """Identifies the tenant of a request, whose name becomes the fairness id of the request, and its priority.
+    """Identifies the tenant of a request, and sets the fairness id of the request to its name.
 
-    The API key takes precedence over the header of the namespace, and that over the fairness id: the header of the
-    request, or else its agent identity. The priority of the tenant applies if the request names no known objective;
-    `highestPriority` limits the priority that an objective can give. An unidentified request keeps its fairness id,
-    unless that is the name of a tenant.
+    The API key takes precedence over the namespace header, which takes precedence over the fairness id. The fairness id
+    is the header of the request, or else its agent identity. The priority of the tenant applies if the request has no
+    known objective; `highestPriority` limits the priority that an objective can give. An unidentified request keeps its
+    fairness id, unless that is the name of a tenant.
 
-    Keys are stored as digests and never shown. An invalid version of `apiKeyFile` changes nothing: the log, `/healthz`
-    and `llm_d_epp_input_problems` have the reason.
+    Keys are stored as digests and never shown. An invalid version of `apiKeyFile` is ignored; the log, `/healthz` and
+    `llm_d_epp_input_problems` report the reason.
     """
 
     plugin_type = "tenants"
@@ -181,9 +174,9 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
         if not given.namespace_header and any(tenant.namespaces for tenant in given.tenants):
             found.append("namespaces have no effect without namespaceHeader: name the header")
         if not given.api_key_headers and given.uses_keys:
-            found.append("API keys have no effect, as apiKeyHeaders is empty: name the headers")
+            found.append("API keys have no effect, because apiKeyHeaders is empty: name the headers")
         found += [
-            f"tenant {tenant.name!r} cannot be identified: give apiKeys, namespaces or fairnessIds, such as "
+            f"tenant {tenant.name!r} cannot be identified: add apiKeys, namespaces or fairnessIds, such as "
             f"fairnessIds: [{tenant.name}]"
             for tenant in given.tenants
             if not (given.api_key_file or tenant.has_identifiers)
@@ -198,7 +191,7 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
         )
 
     def request_headers(self, request: Request) -> None:
-        """Publish the tenant; raises UnauthorizedError for a request that has to be refused."""
+        """Publish the tenant; raises UnauthorizedError for a request that must be refused."""
         tenant, by = self._identified(request)
         self._counts[by] += not request.dry_run
         request.put(TENANT, tenant)
@@ -267,31 +260,31 @@ class TenantQuotasParameters(Parameters, frozen=True):
     quotas: tuple[TenantQuotaParameters, ...] = ()
     """Quotas of single tenants. A quota without limits exempts its tenant from `default`."""
     default: QuotaParameters | None = None
-    """Quota of each tenant without another quota. By default such tenants are not limited."""
+    """Quota of each tenant without another quota. By default, such tenants are not limited."""
     gpu_resource_quotas: bool = False
-    """Apply the GPUResourceQuota objects of TensorFusion in a namespace to the tenant of that name: maxWorkers limits
-    its requests in flight; vram and tflops, the smaller of requests and limits, their share of accelerators; and
-    maxGPUCount the devices of an endpoint. If a namespace has several objects, the smallest limit counts. A quota of
-    the configuration replaces those of objects as a whole."""
+    """Apply the GPUResourceQuota objects of TensorFusion in a namespace to the tenant with that name: maxWorkers limits
+    its requests in flight; vram and tflops, the smaller of requests and limits, limit their share of accelerators; and
+    maxGPUCount limits the devices of an endpoint. If a namespace has several objects, the smallest limit applies. A
+    quota in the configuration completely replaces those of objects."""
     accelerator_memory_quotas: bool = False
     """Apply quotas of the memory of MIG slices (InstaSlice), `instaslice.redhat.com/accelerator-memory-quota` or
-    `gpu.das.openshift.io/mem`, to the tenant with the name of the namespace: those of ResourceQuota objects, and those
-    of the ClusterQueues of Kueue that its LocalQueues name, with what such a queue may borrow. They limit the
-    accelerator memory of its requests in flight; a ClusterQueue limits that of all namespaces together which its
-    namespaceSelector selects. The smallest limit counts, and a quota of the configuration replaces those of objects as
-    a whole."""
+    `gpu.das.openshift.io/mem`, to the tenant with the name of the namespace. Their sources are ResourceQuota objects,
+    and the ClusterQueues of Kueue that its LocalQueues name, including the quota that they can borrow. They limit the
+    accelerator memory of its requests in flight; a ClusterQueue limits the sum over all namespaces that its
+    namespaceSelector selects. The smallest limit applies. A quota in the configuration completely replaces those of
+    objects."""
     paths: tuple[str, ...] = ()
-    """Files, or directories of files (.yaml, .yml, .json), with these objects, in addition to those of the cluster
-    and of `--objects`; new versions apply at once. If two objects have the same name, the one in a file counts."""
+    """Files, or directories of files (.yaml, .yml, .json), with these objects, in addition to those in the cluster
+    and of `--objects`; new versions apply immediately. If two objects have the same name, the one in a file is used."""
     requests_per_endpoint: Count = 256
-    """Concurrent requests of an endpoint: each of them uses an equal part of its memory and TFLOPS."""
+    """Concurrent requests of an endpoint; each of them uses an equal part of its memory and TFLOPS."""
 
     def __post_init__(self) -> None:
         counts = Counter(each.tenant for each in self.quotas)
         for index, each in enumerate(self.quotas):
             if counts[each.tenant] > 1:
                 raise ValueError(
-                    f"quotas[{index}].tenant is {each.tenant!r}, as that of another entry: keep one of them"
+                    f"quotas[{index}].tenant is {each.tenant!r}, the same as in another entry: keep one of them"
                 )
         if self.paths and not self.kinds:
             raise ValueError(
@@ -311,11 +304,11 @@ class TenantQuotas(
 ):
     """Limits each request of a tenant (`single`), and all requests of a tenant together (`total`).
 
-    The plugin `tenants` identifies the tenant of a request; without it, the fairness id does. Limits on memory, TFLOPS
-    and devices apply at endpoints whose hardware is known, limits on dollars at endpoints whose price is known.
+    The plugin `tenants` identifies the tenant of a request; without it, the fairness id is the tenant. Limits on
+    memory, TFLOPS and devices apply at endpoints with known hardware, limits on dollars at endpoints with known price.
 
-    An invalid new version of an object changes nothing: the log and `/healthz` have the reason. An invalid
-    value is ignored, and the rest of the object counts. An object that is being deleted does not count.
+    An invalid new version of an object is ignored; the log and `/healthz` report the reason. If only a value is
+    invalid, the rest of the object applies. Objects that are being deleted are ignored.
     """
 
     plugin_type = "tenant-quotas"
@@ -349,7 +342,7 @@ class TenantQuotas(
 
     @property
     def without_prices(self) -> str:
-        return "its limits in dollars let everything through" if self.limits_dollars else ""
+        return "its limits in dollars have no effect" if self.limits_dollars else ""
 
     @property
     def inputs(self) -> InputState:

@@ -121,7 +121,7 @@ def test_tf_9_limit_that_makes_no_sense_is_refused_by_name(default, message):
 def test_tf_9_two_entries_for_a_tenant_are_refused_with_the_place():
     (mistake, *_) = mistakes_in(TenantQuotasParameters, {"quotas": [{"tenant": "a"}, {"tenant": "b"}, {"tenant": "a"}]})
     assert mistake.path == ("quotas", 0, "tenant")
-    assert str(mistake) == "quotas[0].tenant is 'a', as that of another entry: keep one of them"
+    assert str(mistake) == "quotas[0].tenant is 'a', the same as in another entry: keep one of them"
 
 
 @pytest.mark.parametrize("name", ["", "x" * 254])
@@ -276,7 +276,7 @@ def test_tf_9_what_quotas_depend_on_is_known():
     assert build(default={"total": {"deviceSecondsPerDay": 3}}).limits_hardware
     dollars = build(quotas=[{"tenant": "a", "single": {"dollars": 1}}])
     assert (dollars.limits_hardware, dollars.limits_dollars) == (False, True)
-    assert dollars.without_prices == "its limits in dollars let everything through"
+    assert dollars.without_prices == "its limits in dollars have no effect"
     assert build().without_prices == ""
 
 
@@ -371,7 +371,7 @@ def test_is_16_queue_limits_namespaces_with_unknown_labels_and_says_how_to_let_i
     plugin = build(acceleratorMemoryQuotas=True, paths=[files(queue, local_queue("shared"))])
     assert plugin.quota_of("team-a").total.accelerator_bytes == 80 * GIB
     (remark,) = plugin.inputs.remarks
-    assert "those of namespace team-a are unknown: its quota applies there; allow the picker to list and" in remark
+    assert "the labels of namespace team-a are unknown, so its quota applies; allow the picker to list and" in remark
 
 
 @pytest.mark.parametrize(("values", "is_limited"), [(["team-a"], True), (["team-b"], False)])

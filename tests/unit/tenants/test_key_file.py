@@ -77,8 +77,8 @@ def test_key_is_what_is_written_whatever_type_yaml_sees_in_it(key):
     [
         ("", r"it is empty: write a mapping .*, or \{\} for no keys"),
         ("# nothing\n", "it is empty"),
-        ("- sk-1\n", "line 1: there is no mapping"),
-        ("sk-1\n", "line 1: there is no mapping"),
+        ("- sk-1\n", "line 1: the content is not a mapping"),
+        ("sk-1\n", "line 1: the content is not a mapping"),
         ("a: b\n c: [", "neither YAML nor JSON at line 2, column "),
         ("a: b\n---\nc: d\n", "neither YAML nor JSON at line 2"),
         ("[" * 100, "line 1: nested more than 4 deep"),
@@ -93,19 +93,19 @@ def test_file_that_is_no_mapping_of_keys_is_refused_with_the_form(path, text, re
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("sk-1:\n", "line 1: it names no tenant"),
-        ("a: b\nsk-1: [x]\n", "line 2: it names no tenant"),
+        ("sk-1:\n", "line 1: the tenant is missing"),
+        ("a: b\nsk-1: [x]\n", "line 2: the tenant is missing"),
         ("'': a\n", "line 1: the key is empty"),
         ("? [sk-1]\n: a\n", "line 1: the key is empty"),
         (
             "sha256:abc: a\n",
-            "line 1: the digest is none: write sha256: and what this prints: printf %s KEY | sha256sum",
+            "line 1: the digest is not valid: write sha256: followed by the output of: printf %s KEY | sha256sum",
         ),
         (f"? {'k' * 4097}\n: a\n", "line 1: the key has more than 4096 characters"),  # no simple key of YAML is as long
-        (f"sk-1: {'n' * 254}\n", "line 1: the name of its tenant has more than 253 characters"),
-        ("sk-1: default-flow\n", "line 1: its tenant is default-flow, the fairness id of requests without one"),
-        ("sk-1: a\nsk-2: a\nsk-1: b\n", "line 3: its key has another tenant in line 1: keep one"),
-        (f"sk-1: a\n{sha256('sk-1')}: b\n", "line 2: its key has another tenant in line 1: keep one"),
+        (f"sk-1: {'n' * 254}\n", "line 1: the name of the tenant has more than 253 characters"),
+        ("sk-1: default-flow\n", "line 1: the tenant is default-flow, the fairness id of requests without one"),
+        ("sk-1: a\nsk-2: a\nsk-1: b\n", "line 3: the key has another tenant in line 1: keep one"),
+        (f"sk-1: a\n{sha256('sk-1')}: b\n", "line 2: the key has another tenant in line 1: keep one"),
     ],
 )
 def test_entry_with_a_mistake_is_left_out_and_its_line_is_said(text, problem):
@@ -174,7 +174,7 @@ def test_tenant_that_is_not_listed_has_the_default_and_its_line_is_remarked(path
     known = [{"name": "team-a", "qos": "high"}]
     plugin = build(path, "sk-1: team-a\nsk-2: taem-b\n", tenants=known, default={"qos": "low"})
     (remark,) = plugin.inputs.remarks
-    assert remark.startswith(f"{path}: line 2: its tenant is not under tenants, and so has the priority of default")
+    assert remark.startswith(f"{path}: line 2: its tenant is not in tenants, and therefore has the priority of default")
     assert plugin.directory.of_key("sk-2").priority == -1
     assert plugin.directory.of_key("sk-1").priority == 10
     assert plugin.directory.none("taem-b").name == "default-flow"  # nobody else may call himself so
@@ -184,7 +184,7 @@ def test_tenant_without_a_key_is_remarked_where_nothing_else_stands_for_it(path)
     known = [{"name": "team-a"}, {"name": "team-b"}, {"name": "team-c", "fairnessIds": ["c"]}]
     plugin = build(path, "sk-1: team-a\n", tenants=known)
     (remark,) = plugin.inputs.remarks
-    assert remark.startswith(f"{path}: tenant 'team-b' cannot be identified, as no key is for it: add a key")
+    assert remark.startswith(f"{path}: tenant 'team-b' cannot be identified, because it has no key: add a key")
 
 
 def test_key_in_the_configuration_counts_before_the_file(path):
@@ -192,7 +192,7 @@ def test_key_in_the_configuration_counts_before_the_file(path):
     plugin = build(path, "sk-1: team-b\nsk-2: team-b\n", tenants=known)
     assert named(plugin, "sk-1") == "team-a"
     (remark,) = plugin.inputs.remarks
-    assert "a key of the tenant in line 1 is also under apiKeys of 'team-a'" in remark
+    assert "a key of the tenant in line 1 is also in apiKeys of 'team-a'" in remark
 
 
 async def followed(plugin: Tenants, change: Callable[[], None], key: str, name: str) -> None:
