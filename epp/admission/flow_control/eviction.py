@@ -191,12 +191,7 @@ class Evictions:
         issued = 0
         while issued < min(target, MOST_AT_ONCE) and (entry := self._first_below(priority, slot)) is not None:
             issued += self._revoke(entry, retry_after_seconds)
-        if issued:
-            self._decided_at = self._clock.now()
-            self._observer.revoked(
-                target, issued, len(self._pending), priority=priority, deficit=deficit, credit=credit
-            )
-        return issued
+        return self._decided(target, issued, priority=priority, deficit=deficit, credit=credit)
 
     def endable(self, priority: int) -> Mapping[Request, Evictable]:
         """Return the requests below a priority that may be evicted now; call `may_decide` first."""
@@ -210,11 +205,13 @@ class Evictions:
     def end(self, evictables: Sequence[Evictable], retry_after_seconds: int, *, priority: int) -> int:
         """Evict requests at any endpoint for a request of `priority`; return the number that are being evicted."""
         issued = sum(self._revoke(self._entries[each], retry_after_seconds) for each in evictables)
+        return self._decided(len(evictables), issued, priority=priority)
+
+    def _decided(self, target: int, issued: int, *, priority: int, deficit: float = 0.0, credit: float = 0.0) -> int:
+        """Record a decision, unless it evicts nothing; return the number of requests that are being evicted."""
         if issued:
-            self._decided_at = self._clock.now()
-            self._observer.revoked(
-                len(evictables), issued, len(self._pending), priority=priority, deficit=0.0, credit=0.0
-            )
+            self._decided_at, pending = self._clock.now(), len(self._pending)
+            self._observer.revoked(target, issued, pending, priority=priority, deficit=deficit, credit=credit)
         return issued
 
     def _revoke(self, entry: _Entry, retry_after_seconds: int) -> bool:

@@ -25,6 +25,7 @@ _LEARNT_WEIGHT = 1e-6
 _MOST_TOKENS = 2**32
 """Limit on the tokens of one request that a model server may report."""
 _LONGEST_NAME = 256
+_OVER_TIME = (LimitKey.TOTAL_TOKENS_PER_MINUTE, LimitKey.TOTAL_DEVICE_SECONDS, LimitKey.TOTAL_DOLLARS)
 
 
 class _Nomination(NamedTuple):
@@ -119,7 +120,7 @@ class Account:
         return other
 
     def without(self, amounts: Amounts) -> None:
-        """Take the amounts of requests in flight off, as if these had ended."""
+        """Subtract the amounts of requests in flight that are treated as ended."""
         self.requests -= amounts.requests
         self.tokens -= amounts.tokens
         self.accelerator_bytes -= amounts.accelerator_bytes
@@ -289,18 +290,11 @@ class Account:
 
         Means have a small weight for ten minutes, if a limit needs them.
         """
-        limits, share, there = self.quota.total, 0.0, self.used_by_peers(today)
-        if limits.tokens_per_minute > 0:
-            share = self.minute.taken(limits.tokens_per_minute, now) / limits.tokens_per_minute
-        if limits.device_seconds_per_day > 0:
-            used = self.device_seconds.taken(today) + there.device_seconds
-            share = max(share, used / limits.device_seconds_per_day)
-        if limits.dollars_per_day > 0:
-            share = max(share, (self.dollars.taken(today) + there.dollars) / limits.dollars_per_day)
         if self.peer_use is not None and self.peer_use.is_used:
             return 1.0
+        share = max((used / limit for key, used, limit in self.uses(now, today) if key in _OVER_TIME), default=0.0)
         if share <= 0 and self._releases and now - self._releases[-1] < _LEARNT_SECONDS:
-            return _LEARNT_WEIGHT if limits.tokens > 0 or self.counts_over_time else 0.0
+            return _LEARNT_WEIGHT if self.quota.total.tokens > 0 or self.counts_over_time else 0.0
         return share
 
     def _correct(self, reservation: Reservation, usage: Usage | None, now: float, *, unserved: bool) -> None:

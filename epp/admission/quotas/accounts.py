@@ -46,11 +46,7 @@ class Accounts:
 
     def get(self, tenant: str) -> Account | None:
         name = brief(tenant)
-        account = self._busy.get(name)
-        if account is None:
-            found = self._idle.get(name)
-            return None if found is None else found[0]
-        return account
+        return self._busy.get(name) or self._idle.get(name, (None, None))[0]
 
     def busy(self, account: Account) -> None:
         """Keep an account when one of its requests begins."""

@@ -35,10 +35,7 @@ class Attempts:
 
     def supersede_former(self, request: Request) -> bool:
         """End the former attempt at this request if it is open and unanswered; return whether there was one."""
-        attempts = self._open.get(request.id)
-        if attempts is None:
-            return False
-        count = attempt_of(request)
+        attempts, count = self._open.get(request.id, []), attempt_of(request)
         if count < 2:  # noqa: PLR2004  the first attempt
             return False
         for former in attempts:
