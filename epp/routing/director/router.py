@@ -45,7 +45,7 @@ from epp.routing.outliers.outlier_detector import OutlierDetector
 
 _IF_AVAILABLE = re.compile(r"(?:\A|,)\s*+if-available\s*+(?:[;=,]|\Z)", re.IGNORECASE | re.ASCII)
 RETRY_WITH_FULL = (UnmetConstraintError, OverQuotaError, ResourceExhaustedError, ServiceUnavailableError)
-"""Refusals by endpoints with room after which full endpoints are tried, as these may be able to serve the request."""
+"""Refusals after which full endpoints are tried too, since they may be able to serve the request."""
 _NO_COSTS: Mapping[str, int] = MappingProxyType({})
 
 
