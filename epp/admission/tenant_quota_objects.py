@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, structs
 
-from epp.admission.tenant_parameters import TenantName
 from epp.framework.accelerators.requirements import Memory
 from epp.framework.plugin import Parameters
 from epp.framework.quantities import parse_memory
@@ -183,6 +182,7 @@ Requests: TypeAlias = Annotated[int, Meta(ge=0, le=10**6)]
 Devices: TypeAlias = Annotated[int, Meta(ge=0, le=65_536)]
 Amount: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 Percent: TypeAlias = Annotated[float, Meta(gt=0, le=100)]
+TenantName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=253)]
 
 
 def _memory_bytes(size: Memory) -> float:

@@ -100,9 +100,10 @@ class Cycle:
 
     def _repaired(self, weighted: WeightedScorer, found: object, count: int) -> tuple[Floats, str]:
         """Return usable scores in place of those found, and the problem of a scorer without any."""
-        scorer, scores = weighted.scorer, found
-        if not isinstance(scores, Failure):
-            scores = self._guard.check(weighted.role, scorer, as_scores, found, count)
+        scorer = weighted.scorer
+        scores = (
+            found if isinstance(found, Failure) else self._guard.check(weighted.role, scorer, as_scores, found, count)
+        )
         if isinstance(scores, Failure):
             return np.zeros(count), scores.problem
         finite = np.isfinite(scores)
