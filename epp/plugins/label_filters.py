@@ -317,7 +317,7 @@ class TaintFilterParameters(SessionAffinityParameters, frozen=True):
     """Tolerations, and the recognition of sessions."""
 
     strategy: Literal["encoded_endpoint_header", "session_id"] = "session_id"
-    """How to recognise a session: `session_id` by its id, `encoded_endpoint_header` by the token of the last response."""
+    """Identify a session by its id (`session_id`) or by the token of its last response (`encoded_endpoint_header`)."""
     tolerations: tuple[ClusterToleration, ...] = ()
     """Taints to ignore."""
     fallback_on_empty: bool = False
