@@ -19,7 +19,7 @@ Handler: TypeAlias = Callable[[Any], object | Awaitable[object]]
 _LENGTH = struct.Struct("!I")
 _MOST_BYTES = 1 << 30
 _MOST_UNREAD_BYTES = 64 * 1024 * 1024
-"""Bytes that the other process has not read. With more, it hangs, and the channel ends."""
+"""Most unread bytes. If there are more, the other process hangs, and the channel is closed."""
 _CALL, _ANSWER, _FAILURE = "?call", "?answer", "?failure"
 
 _log = structlog.get_logger()
@@ -41,13 +41,13 @@ class ChannelClosedError(Exception):
 
 
 class Channel:
-    """Sends messages and calls; `run` handles those of the other process, until one of the two ends.
+    """Sends messages and calls to the other process, and handles the messages and calls that it sends.
 
-    Contents are pickled: both processes are of the same program and user, and no other process has the sockets.
+    Contents are pickled: both processes run the same program as the same user, and no other process has the sockets.
     """
 
     def __init__(self, sock: socket.socket, handlers: Mapping[str, Handler]) -> None:
-        """Prepare; `handlers` are for the messages of the other process, by kind."""
+        """Prepare; `handlers` are the handlers of messages and calls of the other process, by kind."""
         self._sock = sock
         self._handlers = handlers
         self._numbers = count(1)
@@ -55,24 +55,24 @@ class Channel:
         self._answering: set[asyncio.Task[None]] = set()
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
-        self.is_heard = False
-        """Whether a message came since this was last set to False."""
+        self.has_received = False
+        """Whether a message arrived since this was last set to False."""
 
     @property
     def is_open(self) -> bool:
         return self._writer is not None and not self._writer.is_closing()
 
     async def open(self) -> None:
-        """Connect to the event loop; messages can be sent from now on."""
+        """Connect to the event loop; call this before sending messages."""
         self._reader, self._writer = await asyncio.open_unix_connection(sock=self._sock)
 
     def send(self, kind: str, content: object = None) -> None:
-        """Send a message without waiting; it is dropped when the channel is closed."""
+        """Send a message without waiting; it is dropped if the channel is closed."""
         if self.is_open:
             self.send_packed(packed(kind, content))
 
     def send_packed(self, data: bytes) -> None:
-        """Send a message that `packed` has made, perhaps for several processes."""
+        """Send a message that `packed` returned, perhaps for several processes."""
         if self._writer is None or self._writer.is_closing():
             return
         self._writer.write(_LENGTH.pack(len(data)) + data)
@@ -80,7 +80,7 @@ class Channel:
             self._writer.transport.abort()
 
     async def call(self, kind: str, content: object = None, *, most_seconds: float) -> Any:
-        """Return the answer of the other process; raises ChannelClosedError, also for a handler that failed."""
+        """Return the answer of the other process; raises ChannelClosedError, also if its handler fails."""
         number = next(self._numbers)
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
@@ -103,16 +103,16 @@ class Channel:
                 if length > _MOST_BYTES:
                     break
                 kind, content = pickle.loads(await self._reader.readexactly(length))  # noqa: S301  of this program
-                self.is_heard = True
+                self.has_received = True
                 self._handle(kind, content)
-                await asyncio.sleep(0)  # the next message may be here already, and requests wait
+                await asyncio.sleep(0)  # requests may wait, even if the next message has arrived
         except (asyncio.IncompleteReadError, OSError):
             pass
         finally:
             self.close()
 
     def close(self) -> None:
-        """End the channel; calls that wait fail."""
+        """Close the channel; pending calls fail."""
         if self._writer is not None:
             self._writer.close()
         for answer in self._waiting.values():
@@ -130,7 +130,7 @@ class Channel:
         elif kind in {_ANSWER, _FAILURE}:
             number, answer = content
             waiting = self._waiting.get(number)
-            if waiting is None or waiting.done():  # it was not awaited any longer
+            if waiting is None or waiting.done():  # the caller no longer waits
                 return
             if kind == _ANSWER:
                 waiting.set_result(answer)
@@ -139,16 +139,16 @@ class Channel:
         else:
             try:
                 self._handlers[kind](content)
-            except Exception:  # noqa: BLE001  later messages are handled
-                _log.exception("a message of another process of this picker failed", kind=kind)
+            except Exception:  # noqa: BLE001  later messages are still handled
+                _log.exception("cannot handle a message of another process of this picker", kind=kind)
 
     async def _answer(self, number: int, kind: str, argument: Any) -> None:
         try:
             answer = self._handlers[kind](argument)
             if isinstance(answer, Awaitable):
                 answer = await answer
-        except Exception as error:  # noqa: BLE001  the caller is told
-            _log.exception("a call of another process of this picker failed", kind=kind)
+        except Exception as error:  # noqa: BLE001  reported to the caller
+            _log.exception("cannot answer a call of another process of this picker", kind=kind)
             self.send(_FAILURE, (number, f"{type(error).__name__}: {error}"))
         else:
             self.send(_ANSWER, (number, answer))

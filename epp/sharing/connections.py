@@ -18,27 +18,30 @@ from epp.extproc.open_streams import OpenStreams
 from epp.runtime.supervisor import first_of
 
 _RETRY_SECONDS: Final = 0.02
-_LOOK_SECONDS: Final = 0.1
-"""Time between two checks of a worker's connections; the worker reports changes."""
+_MEASURE_SECONDS: Final = 0.1
+"""Time between two measurements of a worker's load; the worker reports changes."""
 _FEW_CONNECTIONS: Final = 256
-"""Number of connections above which they are checked less often."""
+"""Number of connections above which the load is measured less often."""
 _REPORT_SECONDS: Final = 1.0
 """Longest time between two reports."""
 _PAUSE_SECONDS: Final = 1.0
 _YOUNG_SECONDS: Final = 1.0
-"""Age below which a connection counts before its first call: a gateway opens one for a request that waits."""
+"""Age up to which a connection without a call counts: a gateway opens a connection for a request that waits."""
 _SMOOTHING_SECONDS: Final = 5.0
 _MOST_RATES: Final = 32
 _RELEASE_SECONDS: Final = 2.0
 """Time between two releases: by then, the gateway has connected again, and the new connection has a rate."""
 _RELEASES: Final = Rate(32, 0.2)
-"""Releases at once and each second: a client with changing rates cannot make connections move for ever."""
+"""Burst and rate per second of releases: a client with changing rates cannot move connections for ever."""
 _UNEVEN_RATIO, _UNEVEN_RATE = 1.5, 50.0
-"""Two workers are uneven if the calls per second of one are both: more by this factor, and by this number."""
+"""Two workers are uneven if their calls per second differ by at least this factor and this number."""
 _EVEN_RATIO, _EVEN_RATE = 1.25, 25.0
-"""Two workers are even if either is not reached. Between even and uneven, nothing moves for the rates."""
-_LEFT: Final = 0.75
-"""Most that a move for the rates may leave of their difference, unless the workers are even after it."""
+"""Two workers are even if their calls per second differ by less than this factor or this number.
+
+Workers that are neither even nor uneven do not exchange connections because of their rates.
+"""
+_MOST_REMAINING: Final = 0.75
+"""Largest share of the difference in rates that may remain after a move, unless the workers are even then."""
 
 _log = structlog.get_logger()
 
@@ -46,22 +49,22 @@ _log = structlog.get_logger()
 class Load(NamedTuple):
     """Connections and calls of a worker.
 
-    A connection that had a call other than a health check is working, until it is released.
+    A connection is working from its first call other than a health check until it is released.
     """
 
     received: int = 0
-    """Number of connections that the worker ever received."""
+    """Connections received since the start of the worker."""
     connections: int = 0
     """Working connections, and young ones without a call."""
     working: int = 0
     streams: int = 0
     """Open streams of all connections."""
     begun: int = 0
-    """Calls so far, except health checks."""
+    """Calls since the start, except health checks."""
     rate: float = 0.0
     """Calls per second of the working connections, smoothed over 5 s."""
     rates: tuple[float, ...] = ()
-    """The rate of each working connection, in ascending order; a sample of many."""
+    """Rates of the working connections, in ascending order; a sample if there are many."""
 
 
 @dataclass(slots=True)
@@ -90,14 +93,14 @@ class _Move(NamedTuple):
 
 
 class Connections:
-    """Accepts connections in the main process, and passes each one to the worker with the fewest.
+    """Accepts connections in the main process, and passes each one to the worker with the fewest connections.
 
-    Without a worker that takes one, further ones wait in the backlog of the listening socket. A gateway keeps its
-    connections, so a worker with too many is told to release one: the gateway then opens another.
+    While no worker takes connections, they wait in the backlog of the listening socket. A gateway keeps its
+    connections, so a worker with too many must release one: the gateway then opens another.
     """
 
     def __init__(self, release: Callable[[int, float], None], clock: Callable[[], float]) -> None:
-        """Prepare; `release` tells a worker to release the connection whose rate is next to that given."""
+        """Prepare; `release` makes a worker release the connection whose rate is closest to the given one."""
         self.streams = OpenStreams()
         """Open streams of all workers."""
         self._release = release
@@ -105,7 +108,8 @@ class Connections:
         self._workers: dict[int, _Worker] = {}
         self._rebalance_at = clock() + _RELEASE_SECONDS
         self._releases = Budget(_RELEASES, "releases")
-        self._reserved_for = 0  # the worker that gets the connection that replaces a released one
+        self._reserved_for = 0
+        """Number of the worker that gets the connection that replaces a released one."""
         self._reserved_until = -math.inf
         self._sock: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
@@ -122,7 +126,7 @@ class Connections:
             self._sock.close()
 
     def add(self, worker: int, sock: socket.socket) -> None:
-        """Pass connections to this worker too, through a socket of the type SOCK_SEQPACKET; the caller closes it.
+        """Pass connections to this worker too, through a SOCK_SEQPACKET socket, which the caller closes.
 
         Call this once the worker serves: gateways do not wait long for a TLS handshake.
         """
@@ -130,12 +134,12 @@ class Connections:
         self._workers[worker] = _Worker(worker, sock, self._clock())
 
     def remove(self, worker: int) -> None:
-        """Pass no more connections to this worker; does nothing for an unknown one."""
+        """Stop passing connections to this worker; does nothing for an unknown worker."""
         if self._workers.pop(worker, None) is not None:
             self._count_streams(arrived=False)
 
     def report(self, worker: int, load: Load) -> None:
-        """Record the load of a worker, and move a connection if that makes workers more even."""
+        """Record the load of a worker, and move a connection if that makes the workers more even."""
         known = self._workers.get(worker)
         if known is None:
             return
@@ -148,11 +152,11 @@ class Connections:
             self._rebalance(now)
 
     def hand_over(self, connection: socket.socket) -> bool:
-        """Pass a connection to a worker; return whether one took it. The caller closes its own copy."""
+        """Pass a connection to a worker; return whether a worker took it. The caller closes its own copy."""
         for worker in sorted(self._workers.values(), key=self._rank):
             try:
                 socket.send_fds(worker.sock, [b"c"], [connection.fileno()])
-            except OSError:  # it is full, or its process has ended
+            except OSError:  # the socket is full, or the process has ended
                 continue
             worker.passed += 1
             self._reserved_until = -math.inf
@@ -162,7 +166,7 @@ class Connections:
     async def _accept(self, sock: socket.socket) -> None:
         async for connection in accepted(sock):
             with connection:
-                while not self.hand_over(connection):  # noqa: ASYNC110  a worker that reads again gives no notice
+                while not self.hand_over(connection):  # noqa: ASYNC110  a worker that reads again sends no event
                     await asyncio.sleep(_RETRY_SECONDS)
 
     def _rank(self, worker: _Worker) -> tuple[bool, bool, int, int, int]:
@@ -192,8 +196,8 @@ class Connections:
 def _best_move(source: _Worker, target: _Worker) -> _Move | None:
     """Return the best move from one worker to another.
 
-    One is necessary if rates are uneven, or if the source has two more connections. None if no move is, or if each one
-    would make rates less even.
+    A move is necessary if the rates are uneven, or if the source has at least two more connections. Returns None if no
+    move is necessary, or if every move would make the rates less even.
     """
     high, low = source.load.rate, target.load.rate
     is_uneven = high - low >= _UNEVEN_RATE and high > low * _UNEVEN_RATIO
@@ -201,7 +205,7 @@ def _best_move(source: _Worker, target: _Worker) -> _Move | None:
     if not is_uneven and surplus <= 1:
         return None
     before = high - low
-    most = before if surplus > 1 else _LEFT * before
+    most = before if surplus > 1 else _MOST_REMAINING * before
     moves = [
         _Move((before - after if is_uneven else 0.0, surplus, -after), source.number, target.number, rate)
         for rate in source.load.rates
@@ -222,15 +226,15 @@ class _Calls:
     def __init__(self, opened_at: float) -> None:
         self._at = opened_at
         self._begun = 0
-        self._calls = self._seconds = 0.0  # both with weights that decay, so that young connections have no bias
+        self._calls = self._seconds = 0.0  # both decay, so that the rate of young connections has no bias
 
     @property
     def per_second(self) -> float:
-        """The smoothed rate; too low in the first second."""
+        """Smoothed rate; too low in the first second."""
         return self._calls / max(self._seconds, _YOUNG_SECONDS)
 
     def update(self, begun: int, now: float) -> int:
-        """Set the number of calls so far; return how many are new."""
+        """Set the number of calls so far; return the number of new calls."""
         fresh, seconds = begun - self._begun, now - self._at
         kept = math.exp(-seconds / _SMOOTHING_SECONDS)
         self._calls = self._calls * kept + fresh
@@ -243,7 +247,7 @@ class ConnectionReceiver:
     """Adopts the connections that the main process passes to a worker, and reports the load."""
 
     def __init__(self, server: GrpcServer, sock: socket.socket, report: Callable[[Load], object]) -> None:
-        """Prepare; `sock` is the worker's end of the pair, `server` has started without a listener."""
+        """Prepare; `sock` is the worker's end of the socket pair, `server` has started without a listener."""
         self._server = server
         self._sock = sock
         self._report = report
@@ -252,13 +256,13 @@ class ConnectionReceiver:
         self._calls: dict[GrpcProtocol, _Calls] = {}  # of connections that had a call
 
     async def run(self) -> None:
-        """Adopt and report until the main process closes its end of the pair."""
+        """Adopt and report until the main process closes its end of the socket pair."""
         await first_of(self._receive(), self._keep_reporting())
 
     def release(self, rate: float) -> None:
-        """Ask the client of the working connection with the rate next to this one to connect again.
+        """Ask the client of the working connection with the rate closest to this one to connect again.
 
-        Its open streams are served to their end. The last working connection stays.
+        Its open streams are served to their end. The last working connection is kept.
         """
         working = self._working()
         if len(working) > 1:
@@ -277,7 +281,7 @@ class ConnectionReceiver:
             loop.remove_reader(self._sock)
 
     async def _adopt_next(self) -> bool:
-        """Adopt a connection if one waits; return False at the end."""
+        """Adopt a connection if one waits; return False once the main process has closed its end."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self._sock, 1, 1)
         except BlockingIOError:
@@ -301,14 +305,14 @@ class ConnectionReceiver:
         reported_at = -math.inf
         while True:
             now = loop.time()
-            load = self._look(now)
+            load = self._measure(now)
             if load[:5] != last or now - reported_at >= _REPORT_SECONDS:
                 last, reported_at = load[:5], now
                 self._report(load)
-            many = len(self._server.connections) // _FEW_CONNECTIONS  # a look takes up to 2 us for each connection
-            await asyncio.sleep(min(_LOOK_SECONDS * (1 + many), _REPORT_SECONDS))
+            many = len(self._server.connections) // _FEW_CONNECTIONS  # each connection takes up to 2 us
+            await asyncio.sleep(min(_MEASURE_SECONDS * (1 + many), _REPORT_SECONDS))
 
-    def _look(self, now: float) -> Load:
+    def _measure(self, now: float) -> Load:
         before, self._calls = self._calls, {}
         streams = young = 0
         for each in self._server.connections:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of the changes of a picker, and those of others; no I/O, and no knowledge of their transport."""
+"""Batches of the changes of pickers; no I/O, and independent of the transport."""
 
 import sys
 from collections import Counter
@@ -19,7 +19,7 @@ BATCH_SECONDS = 0.02
 _PEERS_AT_FULL_RATE = 10
 """Number of other pickers above which batches become rarer, so that each picker applies about 500 a second."""
 _HEARTBEAT_SECONDS = 1.0
-"""Longest time without a batch; also the time after which the whole state is told again."""
+"""Longest time without a batch; also the time after which the whole state is sent again."""
 SILENCE_SECONDS = 5.0
 """Time without a batch after which a picker is forgotten, except its lasting state."""
 _MOST_PEERS = 256
@@ -28,9 +28,9 @@ _MOST_PARTS = 64
 _MOST_BATCH_BYTES = _MOST_PARTS * (MOST_PAYLOAD_BYTES + 256)
 _MOST_NAME, _MOST_REASON = 256, 200
 COUNTS = ("published", "bytes_out", "applied", "bytes_in", "entries", "lost", "repeated", "refused")
-"""Names of counts: batches, their bytes, entries in them, and batches that were not applied."""
+"""Names of counts: batches, their bytes and entries, and batches that were not applied."""
 _FORMAT = f"1{sys.byteorder[0]}"
-"""Version of batches, and order of the bytes of hashes."""
+"""Version of batches, and byte order of hashes."""
 
 _log = structlog.get_logger()
 
@@ -41,7 +41,7 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     format: str
     picker: str
     sequence: int
-    """Counts batches, from 1."""
+    """Number of the batch, from 1."""
     parts: dict[str, bytes]
     """Payloads by the `share_name` of their component."""
     is_last: bool = False
@@ -53,7 +53,7 @@ _decode = msgspec.msgpack.Decoder(Batch).decode
 
 
 def _read(data: bytes) -> Batch:
-    """Return a batch; raises ValueError or MsgspecError for an invalid one, or one that is too large."""
+    """Return a batch; raises ValueError or MsgspecError if it is invalid or too large."""
     if len(data) > _MOST_BATCH_BYTES:
         raise ValueError(f"it has {len(data)} bytes")
     batch = _decode(data)
@@ -67,14 +67,14 @@ def _read(data: bytes) -> Batch:
 @dataclass(slots=True)
 class _Peer:
     sequence: int
-    heard_at: float
+    received_at: float
 
 
 class Exchange:
     """Collects the changes of shareable components in batches, and applies the batches of other pickers.
 
-    A batch that is lost, repeated or late does no lasting harm: numbers are told as a whole again each second, repeated
-    batches are recognised by their sequence, and a silent picker is forgotten.
+    A batch that is lost, repeated or late has no lasting effect: the whole state is sent again each second, repeated
+    batches are recognised by their sequence number, and a silent picker is forgotten.
     """
 
     def __init__(
@@ -87,47 +87,47 @@ class Exchange:
         *,
         defers: bool = False,
     ) -> None:
-        """Prepare; `picker` is another id for each process, `shareables` returns the components in use.
+        """Prepare; `picker` is the unique id of this process, `shareables` returns the components in use.
 
-        With `defers`, what only decisions need is not applied until `apply_deferred`.
+        With `defers`, components that only decisions need are not updated until `apply_deferred`.
         """
         self.picker = picker
         self.salt = salt
         self.counts: Counter[str] = Counter(dict.fromkeys(COUNTS, 0))
         self.last_age: float | None = None
-        """Seconds that the last applied batch took."""
+        """Age of the last batch when it was applied, in seconds."""
         self.changed_at = -inf
         """Last time at which any picker reported more than its presence."""
         self.on_news: Callable[[], None] = lambda: None
-        """Called after changes of another picker for which it waits for an answer."""
+        """Called after changes of another picker that waits for an answer."""
         self._shareables = shareables
         self._snapshot = snapshot
         self._clock = clock
         self._defers = defers
         self._known: tuple[Shareable, ...] = ()
-        """The components in use when they were last looked at."""
+        """Components in use at the last check."""
         self._joined: dict[str, Shareable] = {}
         self._peers: dict[str, _Peer] = {}
         self._sequence = 0
-        self._told_at = self._renewed_at = -inf
+        self._sent_at = self._renewed_at = -inf
         self._logged: set[str] = set()
         self.is_lost = False
-        """Whether other pickers are not reached."""
+        """Whether the other pickers cannot be reached."""
         self._join()
 
     @property
     def peers(self) -> int:
-        """The number of other pickers that were heard lately."""
+        """Number of other pickers that sent a batch recently."""
         return len(self._peers)
 
     @property
     def batch_seconds(self) -> float:
-        """The least time between two batches, by the number of pickers."""
+        """Least time between two batches, by the number of pickers."""
         return BATCH_SECONDS * max(1.0, len(self._peers) / _PEERS_AT_FULL_RATE)
 
     @property
     def deferred(self) -> Sequence[Shareable]:
-        """The components that `apply_deferred` is for."""
+        """Components that `apply_deferred` updates."""
         self._join()
         return [each for each in self._joined.values() if self._defers and each.is_for_decisions]
 
@@ -140,18 +140,18 @@ class Exchange:
         self._join()
 
     def connection(self, *, is_lost: bool) -> None:
-        """Tell components whether the other pickers are reached."""
+        """Notify components whether the other pickers can be reached."""
         if is_lost != self.is_lost:
             self.is_lost = is_lost
             for each in self._joined.values():
                 each.connection(is_lost=is_lost)
 
     def renew(self) -> None:
-        """Tell the whole state with the next batches."""
+        """Send the whole state with the next batches."""
         self._renewed_at = -inf
 
     def collect(self, *, is_last: bool = False) -> bytes | None:
-        """Return the next batch; None while there is nothing to tell."""
+        """Return the next batch; None if there is nothing to send."""
         now = self._clock.now()
         self._join()
         if renews := now - self._renewed_at >= _HEARTBEAT_SECONDS:
@@ -168,9 +168,9 @@ class Exchange:
             else:
                 if payload:
                     parts[name] = payload
-        if not parts and not is_last and now - self._told_at < _HEARTBEAT_SECONDS:
+        if not parts and not is_last and now - self._sent_at < _HEARTBEAT_SECONDS:
             return None
-        self._told_at = now
+        self._sent_at = now
         if parts and not renews:
             self.changed_at = now
         self._sequence += 1
@@ -180,17 +180,17 @@ class Exchange:
         batch = self.collect()
         return () if batch is None else (batch,)
 
-    def apply(self, data: bytes, age_seconds: float, but: Container[str] = ()) -> bool:
-        """Apply a batch that left its picker so long ago; return whether it was news.
+    def apply(self, data: bytes, age_seconds: float, known: Container[str] = ()) -> bool:
+        """Apply a batch that its picker sent `age_seconds` ago; return whether it was new.
 
-        An invalid one is counted, and nothing of it is used; those of the pickers in `but` are known already.
+        An invalid batch is counted and ignored; batches of the `known` pickers were applied before.
         """
         try:
             batch = _read(data)
         except (ValueError, msgspec.MsgspecError) as error:
             self._refuse("a batch is not used", error)
             return False
-        if batch.picker == self.picker or batch.picker in but:
+        if batch.picker == self.picker or batch.picker in known:
             return False
         is_recent = age_seconds < SILENCE_SECONDS and not batch.is_last
         if is_recent and not self._is_next(batch, age_seconds):
@@ -209,27 +209,27 @@ class Exchange:
         return True
 
     def apply_deferred(self, data: bytes) -> None:
-        """Apply the parts of a batch for the `deferred` components."""
+        """Apply the parts of a batch that are for the `deferred` components."""
         batch, snapshot = _read(data), self._snapshot()
         for each in self.deferred:
             if each.share_name in batch.parts:
                 self._apply_part(each, batch.picker, batch.parts[each.share_name], snapshot)
 
     def farewell(self, picker: str) -> bytes | None:
-        """Return the last batch of another picker that ended without one; None for an unknown one."""
+        """Return the last batch of another picker that ended without sending it; None for an unknown picker."""
         peer = self._peers.get(picker)
         return None if peer is None else _encode(Batch(_FORMAT, picker, peer.sequence + 1, {}, is_last=True))
 
     def sweep(self) -> None:
         """Forget pickers that have been silent."""
         earliest = self._clock.now() - SILENCE_SECONDS
-        for picker in [picker for picker, peer in self._peers.items() if peer.heard_at < earliest]:
+        for picker in [picker for picker, peer in self._peers.items() if peer.received_at < earliest]:
             self._forget(picker)
 
     def _apply_part(self, each: Shareable, picker: str, payload: bytes, snapshot: Snapshot) -> None:
         try:
             entries = each.apply(picker, payload, snapshot)
-        except Exception as error:  # noqa: BLE001  from outside, into plugins
+        except Exception as error:  # noqa: BLE001  plugins read bytes of another process
             self._refuse(f"{each.share_name}: a payload is not used", error)
             return
         self.counts["entries"] += entries
@@ -239,21 +239,21 @@ class Exchange:
                 self.on_news()
 
     def _is_next(self, batch: Batch, age_seconds: float) -> bool:
-        """Note a batch of a peer; return whether it is news."""
-        heard_at = self._clock.now() - age_seconds
+        """Record the sequence number of a batch; return whether the batch is new."""
+        received_at = self._clock.now() - age_seconds
         peer = self._peers.get(batch.picker)
         if peer is None:
             if len(self._peers) >= _MOST_PEERS:
                 self._refuse("a batch is not used", ValueError(f"there are more than {_MOST_PEERS} other pickers"))
                 return False
-            self._peers[batch.picker] = _Peer(batch.sequence, heard_at)
+            self._peers[batch.picker] = _Peer(batch.sequence, received_at)
             return True
         missed = batch.sequence - peer.sequence - 1
         if missed < 0:
             self.counts["repeated"] += 1
             return False
         self.counts["lost"] += missed
-        peer.sequence, peer.heard_at = batch.sequence, heard_at
+        peer.sequence, peer.received_at = batch.sequence, received_at
         return True
 
     def _forget(self, picker: str) -> None:
@@ -262,7 +262,7 @@ class Exchange:
             each.forget(picker)
 
     def _join(self) -> None:
-        """Follow the components in use, which change with the configuration."""
+        """Update the components in use, which change with the configuration."""
         current = self._shareables()
         if current == self._known:
             return

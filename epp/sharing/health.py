@@ -9,10 +9,10 @@ from epp.sharing.channel import Channel, ChannelClosedError
 from epp.telemetry.endpoints import MAX_ROWS
 
 CALL = "health"
-"""The call that a worker answers with its own state."""
-_PATIENCE_SECONDS = 2.0
+"""Call that a worker answers with its own state."""
+_ANSWER_SECONDS = 2.0
 _OWN = ("reason", "config", "failing_tasks", "shadow_profiles_disabled", "degraded_plugins", "not_in_effect")
-"""Parts that are shown of a worker where they are not as in the main process."""
+"""Parts of a worker's state that are shown if they differ from those of the main process."""
 _ALERTS, _ALERT_COUNT = "quota_alerts", "quotas_almost_used_up"
 _QUEUED, _BUDGETS, _LOST_LINES, _TRACING = "queued", "budgets_used_up", "lost_log_lines", "tracing"
 
@@ -28,7 +28,7 @@ class Processes(NamedTuple):
 
 
 async def ask(channels: Iterable[Channel], kind: str, most_seconds: float) -> dict[Channel, Any]:
-    """Return the answer of each worker to a call; None of one that does not answer in time."""
+    """Return the answer of each worker to a call; None if it does not answer in time."""
 
     async def answer(channel: Channel) -> Any:
         try:
@@ -41,15 +41,15 @@ async def ask(channels: Iterable[Channel], kind: str, most_seconds: float) -> di
 
 
 class WorkersHealth:
-    """Knows what workers said last, so that `/healthz` waits for none of them."""
+    """Last states of the workers, so that `/healthz` waits for none of them."""
 
     def __init__(self, processes: Callable[[], Processes]) -> None:
-        """Prepare; `processes` is called in any thread."""
+        """Prepare; `processes` may be called in any thread."""
         self._processes = processes
         self._answers: Mapping[int, State | None] = {}
 
     async def refresh(self, channels: Mapping[int, Channel]) -> None:
-        answers = await ask(channels.values(), CALL, _PATIENCE_SECONDS)
+        answers = await ask(channels.values(), CALL, _ANSWER_SECONDS)
         self._answers = {number: answers[channel] for number, channel in channels.items()}
 
     def with_workers(self, own: State) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class WorkersHealth:
 
 
 def merged(own: State, answers: Mapping[int, State | None], processes: Processes) -> dict[str, Any]:
-    """Return the state of a main process and its workers as one; None is the answer of a worker that gives none.
+    """Return the state of a main process and its workers as one; the answer of a silent worker is None.
 
     The picker is ready only while a worker serves.
     """
@@ -81,23 +81,23 @@ def merged(own: State, answers: Mapping[int, State | None], processes: Processes
 
 
 def _differing(own: State, known: Mapping[int, State]) -> Sequence[State]:
-    """Return the parts that only workers have; workers with the same parts are together."""
+    """Return the parts that differ from the main process; workers with the same parts are listed together."""
     groups: list[tuple[State, list[int]]] = []
     for number, state in sorted(known.items()):
-        told = {part: value for part in _OWN if (value := _news(state.get(part), own.get(part)))}
-        like = next((numbers for parts, numbers in groups if parts == told), None)
-        if like is not None:
-            like.append(number)
-        elif told:
-            groups.append((told, [number]))
-    return [{"workers": numbers, **told} for told, numbers in groups[:MAX_ROWS]]
+        parts = {part: value for part in _OWN if (value := _difference(state.get(part), own.get(part)))}
+        alike = next((numbers for others, numbers in groups if others == parts), None)
+        if alike is not None:
+            alike.append(number)
+        elif parts:
+            groups.append((parts, [number]))
+    return [{"workers": numbers, **parts} for parts, numbers in groups[:MAX_ROWS]]
 
 
-def _news(value: object, own: object) -> object:
-    """Return the part of a value that the main process does not have, a bounded part of a long one; None for none."""
+def _difference(value: object, own: object) -> object:
+    """Return the part of a value that the main process does not have, limited in length; None if there is none."""
     if isinstance(value, (list, tuple)):
-        told = own if isinstance(own, (list, tuple)) else ()
-        return [each for each in value if each not in told][:MAX_ROWS]
+        same_values = own if isinstance(own, (list, tuple)) else ()
+        return [each for each in value if each not in same_values][:MAX_ROWS]
     if isinstance(value, Mapping):
         same = own.items() if isinstance(own, Mapping) else ()
         return dict([pair for pair in value.items() if pair not in same][:MAX_ROWS])
@@ -124,7 +124,7 @@ def _sums(states: Sequence[State]) -> State:
 
 
 def _added(parts: Sequence[State]) -> dict[str, Any]:
-    """Return the parts as one, whose numbers are sums."""
+    """Return the parts as one, with the sums of their numbers."""
     found: dict[str, Any] = {}
     for name, value in ((name, value) for part in parts for name, value in part.items()):
         found[name] = found[name] + value if name in found and isinstance(value, (int, float)) else value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The side of a worker: how it is told that it is one, and its connection to the main process."""
+"""The worker's side: its environment variable, and its connection to the main process."""
 
 import asyncio
 import os
@@ -20,12 +20,12 @@ from epp.sharing.mirror import PoolMirror
 from epp.sharing.rings import Rings
 
 VARIABLE: Final = "EPP_WORKER"
-"""Environment variable of a worker: its number, its descriptors of channel, connections and rings, and the key."""
-_ASK_SECONDS = 10.0
+"""Environment variable of a worker: number, descriptors of the channel, the connections and the rings, and key."""
+_PROBE_SECONDS = 10.0
 
 
 class ConfigInEffect(NamedTuple):
-    """The content of the configuration file that the main process uses: the file may have a later, broken version."""
+    """Content of the configuration file that the main process uses: the file may have a later, invalid version."""
 
     text: str
     generation: int
@@ -44,7 +44,7 @@ class Link(Discovery[Parameters]):
         key: bytes,
         config: ConfigInEffect | None = None,
     ) -> None:
-        """Prepare; the sockets are ends of pairs, and `key` is the same for all workers."""
+        """Prepare; the sockets are ends of socket pairs, and `key` is the same for all workers."""
         super().__init__(name="main-process")
         self.number = number
         self.key = key
@@ -52,19 +52,19 @@ class Link(Discovery[Parameters]):
         self.config = config
         """None if the main process follows no file."""
         self.connections = connections
-        """Gives accepted connections."""
+        """Socket that delivers accepted connections."""
         self.rings = rings
         """Batches of all processes."""
         self._sock = channel
         self._channel: Channel | None = None
         self.filled = asyncio.Event()
-        """Set once the endpoints of the main process are here."""
+        """Set once all endpoints of the main process have arrived."""
         self.ended = asyncio.Event()
-        """Set when the main process lets this one end, or has ended itself."""
-        self._asking: set[asyncio.Task[None]] = set()
+        """Set when the main process stops this one, or has ended itself."""
+        self._probes: set[asyncio.Task[None]] = set()
 
     def attach(self, store: Datastore, handlers: Mapping[str, Handler]) -> None:
-        """Prepare to fill a datastore, and to call these for further messages of the main process."""
+        """Prepare to fill a datastore; `handlers` are for further messages of the main process."""
         own: dict[str, Handler] = {
             "pool": PoolMirror(store).apply,
             "filled": lambda _: self.filled.set(),
@@ -81,7 +81,7 @@ class Link(Discovery[Parameters]):
         self.channel.send(kind, content)
 
     async def open(self, picker: str) -> None:
-        """Tell the main process that this worker, with this id among pickers, takes messages."""
+        """Report to the main process that this worker takes messages; `picker` is its id among pickers."""
         await self.channel.open()
         self.channel.send("hello", picker)
 
@@ -95,26 +95,26 @@ class Link(Discovery[Parameters]):
         """Wait for the endpoints of the main process."""
         await self.filled.wait()
 
-    async def follow(self, pool: Pool) -> None:  # noqa: ARG002  likewise
-        """Do nothing: messages change the pool."""
+    async def follow(self, pool: Pool) -> None:  # noqa: ARG002  the same
+        """Wait for the end: messages change the pool."""
         await self.ended.wait()
 
-    def ask(self, endpoint: Endpoint, tell: Told) -> None:
-        """Let the main process poll an endpoint urgently, and call `tell` with the verdict."""
-        task = asyncio.create_task(self._ask(endpoint, tell))
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
+    def ask(self, endpoint: Endpoint, report: Told) -> None:
+        """Make the main process poll an endpoint urgently, and call `report` with the verdict."""
+        task = asyncio.create_task(self._probe(endpoint, report))
+        self._probes.add(task)
+        task.add_done_callback(self._probes.discard)
 
-    async def _ask(self, endpoint: Endpoint, tell: Told) -> None:
+    async def _probe(self, endpoint: Endpoint, report: Told) -> None:
         try:
-            verdict = Verdict(await self.channel.call("ask", endpoint.id, most_seconds=_ASK_SECONDS))
+            verdict = Verdict(await self.channel.call("ask", endpoint.id, most_seconds=_PROBE_SECONDS))
         except ChannelClosedError:
             verdict = Verdict.SILENT
-        tell(verdict)
+        report(verdict)
 
 
 def link_of_environment(variables: Mapping[str, str] = os.environ) -> Link | None:
-    """Return the connection to the main process; None in a process that is no worker. Raises ConfigurationError.
+    """Return the connection to the main process; None if this is not a worker. Raises ConfigurationError.
 
     Reads the configuration of the main process from standard input.
     """
@@ -128,7 +128,7 @@ def link_of_environment(variables: Mapping[str, str] = os.environ) -> Link | Non
         rings = Rings(memory, number)
         os.close(memory)
     except (ValueError, OSError) as error:
-        raise ConfigurationError(f"{VARIABLE} is set, which epp does for its workers alone: unset it") from error
+        raise ConfigurationError(f"{VARIABLE} is set, but only epp may set it, for its workers: unset it") from error
     try:
         config = pickle.load(sys.stdin.buffer)  # noqa: S301  of this program
     except EOFError as error:
@@ -139,5 +139,5 @@ def link_of_environment(variables: Mapping[str, str] = os.environ) -> Link | Non
 
 
 def number_of_environment(variables: Mapping[str, str] = os.environ) -> str:
-    """Return the number of this worker; empty in a process that is none."""
+    """Return the number of this worker; empty if this is not a worker."""
     return variables.get(VARIABLE, "").partition(",")[0]

@@ -15,28 +15,28 @@ from epp.sharing.rings import Rings, TimedBatch
 from epp.sharing.stream import SharedStream
 
 _IDLE_SECONDS = 0.25
-"""Time without a request after which changes are looked for."""
+"""Time without a request after which changes are collected."""
 _READ_SECONDS, _IDLE_READ_SECONDS = BATCH_SECONDS, 0.05
-"""Between two looks at what other processes wrote, and the same if nothing came for a second."""
+"""Time between two reads of the rings, and the same time if no batch arrived for a second."""
 _QUIET_SECONDS = 1.0
 _MOST_AT_ONCE = 4
 """Batches that are applied before one request is routed."""
 _HOLD_SECONDS = 0.005
-"""Time for which batches are applied without a turn for requests."""
+"""Longest time for which batches are applied while requests wait."""
 _MOST_UNSENT_BYTES = 1024 * 1024
 """Batches that wait for the server of the shared state; older ones are dropped."""
 
 Send: TypeAlias = Callable[[str, object], None]
-"""Sends a message to another process: the `salt`, or whether other pickers are `lost`."""
+"""Sends a message of kind `salt` or `lost` (whether other pickers cannot be reached) to another process."""
 
 
 class Publisher:
-    """Hands out the batches of a process soon after requests."""
+    """Sends the batches of a process soon after requests."""
 
     def __init__(self, exchange: Exchange, send: Callable[[bytes], None]) -> None:
         self.exchange = exchange
         self.wakes = asyncio.Event()
-        """Set it at each request; changes that wait for an answer set it too."""
+        """Set at each request, and after changes that wait for an answer."""
         exchange.on_news = self.wakes.set
         self._send = send
 
@@ -61,7 +61,7 @@ class Reader:
         self._apply = apply
         self._clock = clock
         self.caught_up = asyncio.Event()
-        """Set once all that was there at the start is applied."""
+        """Set once all batches from before the start are applied."""
 
     def poll(self) -> None:
         """Apply some new batches, before a request is routed."""
@@ -70,7 +70,7 @@ class Reader:
                 self._apply(timed)
 
     async def run(self) -> None:
-        """Read until cancelled; what is there already first."""
+        """Apply batches until cancelled, beginning with the oldest ones in the rings."""
         news_at = self._clock.now()
         while True:
             began = self._clock.now()
@@ -85,10 +85,10 @@ class Reader:
 
 
 class Relay:
-    """Applies the batches of the workers in the main process, and joins these with the other pickers.
+    """Applies the batches of the workers in the main process, and exchanges batches with the other pickers.
 
-    Batches for the workers are written into the ring of the main process. A process that joins reads all that the rings
-    still have, as a picker that starts reads the stream.
+    Batches for the workers are written into the ring of the main process. A process that joins reads all batches in the
+    rings, as a picker that starts reads the whole stream.
     """
 
     def __init__(self, exchange: Exchange, clock: Clock, rings: Rings, stream: SharedStream | None = None) -> None:
@@ -99,8 +99,8 @@ class Relay:
         self._stream = stream
         self._deferred: Sequence[Shareable] = ()
         self._completed = rings.oldest
-        """Position up to which batches are applied to these components."""
-        self._told = exchange.salt, exchange.is_lost
+        """Positions up to which batches are applied to these components."""
+        self._sent = exchange.salt, exchange.is_lost
         self._members: dict[str, Send] = {}
         """Keyed by picker id."""
         self._unsent_bytes = 0
@@ -110,13 +110,13 @@ class Relay:
             stream.apply = self.from_others
 
     def join(self, picker: str, send: Send) -> None:
-        """Tell another process of the salt and the connection to other pickers, now and after each change."""
+        """Send the salt and the state of the connection to another process, now and after each change."""
         send("salt", self._exchange.salt)
         send("lost", self._exchange.is_lost)
         self._members[picker] = send
 
     def leave(self, picker: str) -> None:
-        """Forget a process that ended, after all that it wrote; tell the others."""
+        """Forget a process that ended, after applying its batches; notify the other processes."""
         self._members.pop(picker, None)
         for timed in self._rings.read():
             self.from_member(timed)
@@ -126,9 +126,9 @@ class Relay:
             self.from_main(batch)
 
     async def complete(self) -> None:
-        """Apply the deferred parts of batches that the rings still have, before a request is simulated."""
+        """Apply the deferred parts of the batches in the rings, before a request is simulated."""
         deferred = self._exchange.deferred
-        if deferred != self._deferred:  # others after a change of the configuration
+        if deferred != self._deferred:  # the configuration has changed
             self._deferred, self._completed = deferred, self._rings.oldest
         began = self._clock.now()
         for timed in self._rings.read_all(self._completed):
@@ -142,20 +142,20 @@ class Relay:
         self._write(timed.data)
 
     def from_main(self, batch: bytes) -> None:
-        self._tell_changes()
+        self._send_changes()
         self._rings.write(batch, self._clock.now())
         self._write(batch)
 
     def from_others(self, batch: bytes, age_seconds: float) -> None:
-        """Apply and pass on a batch of another picker; those of own processes come back from the server, too."""
-        if self._exchange.apply(batch, age_seconds, but=self._members):
-            self._tell_changes()
+        """Apply and forward a batch of another picker; the server also returns batches of own processes."""
+        if self._exchange.apply(batch, age_seconds, known=self._members):
+            self._send_changes()
             self._rings.write(batch, self._clock.now() - age_seconds)
 
-    def _tell_changes(self) -> None:
-        """Tell the other processes if the server of the shared state has another salt, or is away."""
-        told, self._told = self._told, (self._exchange.salt, self._exchange.is_lost)
-        if self._told != told:
+    def _send_changes(self) -> None:
+        """Notify the other processes if the server of the shared state has another salt, or cannot be reached."""
+        sent, self._sent = self._sent, (self._exchange.salt, self._exchange.is_lost)
+        if self._sent != sent:
             for send in self._members.values():
                 send("salt", self._exchange.salt)
                 send("lost", self._exchange.is_lost)

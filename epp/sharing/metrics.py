@@ -23,20 +23,20 @@ from epp.telemetry.families import Computed, Samples
 from epp.telemetry.rendering import Pace, no_collection, paced
 
 CALL = "metrics"
-"""The call that a worker answers with `packed_metrics` of its registry."""
+"""Call that a worker answers with `packed_metrics` of its registry."""
 _PATIENCE_SECONDS = 3.0
-"""Time in which a page waits for workers: one needs half a second for 35,000 samples, and pauses for twice as long."""
+"""Time for which a page waits for workers: 35,000 samples take half a second, and pauses of twice that time."""
 _LATE_SECONDS = 30.0
-"""Time in which a worker answers at all: the next page shows a late answer."""
+"""Time limit for a late answer of a worker, which the next page shows."""
 _PAUSE_SECONDS = 0.0002
-"""Pauses while series are added; that is followed by the longer ones of the page."""
+"""Pause while series are added; rendering the page has longer ones."""
 _CHUNK = 1024
-"""Numbers and labels that are packed at once: the event loop waits for that, a fraction of a millisecond."""
+"""Numbers and labels that are packed at a time: the event loop is blocked for a fraction of a millisecond."""
 _MOST_ENDED = 20_000
 """Numbers of one metric that are kept for series that no process has any more."""
 _SCALE = 2**20
-"""Counters are added as integers, in units of about a millionth. A rounded sum of fractions could fall, and Prometheus
-takes a counter that falls for one that began again."""
+"""Counters are added as integers, in units of about a millionth. A rounded sum of fractions could decrease, and
+Prometheus would treat that as a reset of the counter."""
 
 _SUMMED = frozenset(
     {
@@ -62,7 +62,7 @@ _SUMMED = frozenset(
         "process_virtual_memory_bytes",
     }
 )
-"""Gauges that count something which each process holds for itself."""
+"""Gauges of resources that each process has, which are summed."""
 _HIGHEST = frozenset(
     {
         "inference_extension_prefix_indexer_size",
@@ -82,7 +82,7 @@ _HIGHEST = frozenset(
         "llm_d_epp_snapshot_age_seconds",
     }
 )
-"""Gauges whose highest value is shown. Those of plugins are shown in the same way, unless they have another rule."""
+"""Gauges whose highest value is shown; this is also the default for gauges of plugins."""
 _LOWEST = frozenset(
     {
         "llm_d_epp_config_last_reload_successful",
@@ -104,10 +104,10 @@ _OF_MAIN = frozenset(
         "process_network_transmit_bytes",
     }
 )
-"""Metrics that workers do not send: large ones of the pool, those of pollers, which only the main process has, and
+"""Metrics that workers do not send: large metrics of the pool, metrics of pollers, which only the main process has, and
 counters of events that each process counts. All other gauges show the value of the main process, if it has one."""
 _OF_WORKERS = frozenset({"llm_d_epp_budget_limit"})
-"""Summed gauges without the main process: it routes no requests."""
+"""Summed gauges that leave out the main process, since it routes no requests."""
 _OF_PLUGINS = "plugin_type"
 _COUNTED = frozenset({"counter", "histogram"})
 _BUCKET = "le"
@@ -118,20 +118,20 @@ Numbers: TypeAlias = tuple[float, ...]
 
 
 class Shape(NamedTuple):
-    """Properties that all series of a metric share."""
+    """Common properties of all series of a metric."""
 
     text: str
     kind: str
     labels: tuple[str, ...]
-    """Names of the labels of a series: all but `le`."""
+    """Label names of a series, except `le`."""
     columns: tuple[tuple[str, str], ...]
-    """Name of each sample of a series, and its bucket; empty for no bucket."""
+    """Name and bucket of each sample of a series; an empty bucket means none."""
     has_created: bool
-    """Whether the last number is the time since when a series counts."""
+    """Whether the last number is the time at which a series was created."""
 
     @property
     def is_counted(self) -> bool:
-        """Whether it counts, in units of 1 / _SCALE: other metrics are gauges."""
+        """Whether numbers are counts, in units of 1 / _SCALE; other metrics are gauges."""
         return self.kind in _COUNTED
 
     def sum(self, one: Numbers | None, other: Numbers) -> Numbers:
@@ -142,35 +142,35 @@ class Shape(NamedTuple):
         return (*together[:-1], min(one[-1], other[-1])) if self.has_created else together
 
     def began_again(self, before: Numbers, now: Numbers) -> bool:
-        """Return whether a series was removed, and another one with its labels was added."""
+        """Return whether a series was removed, and a new series with the same labels was added."""
         return any(map(gt, before, now)) or (self.has_created and before[-1] != now[-1])
 
 
 Row: TypeAlias = tuple[Labels, Numbers]
 Packed: TypeAlias = tuple[Shape, Sequence[bytes]]
-"""A metric and its series, some in each chunk of bytes: to free as many objects as these are would stop all threads."""
+"""A metric and its series, in chunks of bytes: freeing so many objects would block all threads."""
 Page: TypeAlias = Mapping[str, Packed]
 """The metrics of a process, by name."""
 Process: TypeAlias = Channel | None
 """The channel to a worker; None for the main process."""
 Change: TypeAlias = tuple[Process, Packed | None, Packed | None]
-"""A process, and a metric of it: at the last page, and now."""
+"""A process, and one of its metrics: on the last page, and now."""
 
 
 async def packed_metrics(registry: Collector) -> Page:
-    """Return the metrics of a worker, made in a thread, with pauses."""
+    """Return the metrics of a worker, collected in a thread, with pauses."""
     return await asyncio.to_thread(packed, registry, without=_OF_MAIN)
 
 
 def packed(registry: Collector, *, without: Container[str] = ()) -> dict[str, Packed]:
-    """Return the metrics of a process, but for some; called in a thread."""
+    """Return the metrics of a process `without` some; called in a thread."""
     with no_collection():
         made = ((metric.name, _packed(metric)) for metric in paced(registry) if metric.name not in without)
         return {name: each for name, each in made if each is not None}
 
 
 def _packed(metric: Metric) -> Packed | None:
-    """Return a metric with its series; None for one without."""
+    """Return a metric with its series; None if it has no series."""
     shape: Shape | None = None
     chunks: list[bytes] = []
     rows: list[Row] = []
@@ -210,12 +210,11 @@ def _rows(packed: Packed | None, pace: Pace) -> Iterator[Row]:
 class MergedMetrics(CollectorRegistry):
     """The metrics of the main process and its workers, for one page at a time.
 
-    A worker that does not answer keeps the values that it had. Counters of one that has ended stay in the sums, as of
-    its last answer.
+    A worker that does not answer keeps its last values. Counters of a worker that has ended stay in the sums.
     """
 
     def __init__(self, own: CollectorRegistry) -> None:
-        """Show the metrics of this process, the main one, until `follow` is called."""
+        """Show the metrics of the main process only until `follow` is called; `own` is its registry."""
         super().__init__()
         self._own = own
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -228,12 +227,12 @@ class MergedMetrics(CollectorRegistry):
         """Sums of series that have ended or begun again, by metric."""
 
     def follow(self, channels: Callable[[], Iterable[Channel]]) -> None:
-        """Ask workers from now on; `channels` returns those to all there are, on the event loop that runs now."""
+        """Include workers from now on; `channels` returns the channels to them, and is called on this event loop."""
         self._channels = channels
         self._loop = asyncio.get_running_loop()
 
     def collect(self, wanted: Container[str] | None = None) -> Iterator[Metric]:
-        """Ask the workers, then return the metrics, or only the samples that are `wanted`; called in a thread."""
+        """Return the metrics of all processes, or only the samples that are `wanted`; called in a thread."""
         asked = None if self._loop is None else asyncio.run_coroutine_threadsafe(self._ask(), self._loop)
         pages: dict[Process, Page | None] = {None: packed(self._own)}
         if asked is not None:
@@ -258,7 +257,7 @@ class MergedMetrics(CollectorRegistry):
         return cast("RestrictedRegistry", SimpleNamespace(collect=partial(self.collect, frozenset(names))))
 
     async def _ask(self) -> Mapping[Process, Page | None]:
-        """Return what each worker has; None for one that has not answered since the last page."""
+        """Return the metrics of each worker; None if it has not answered since the last page."""
         channels = tuple(self._channels())
         earlier = {channel: self._answer(channel) for channel in channels}
         self._asked = {
@@ -279,7 +278,7 @@ class MergedMetrics(CollectorRegistry):
     def _merged(
         self, name: str, pages: Mapping[Process, Page | None], wanted: Container[str] | None, pace: Pace
     ) -> Metric | None:
-        """Return a metric of all processes; None if nothing of it is wanted."""
+        """Return a metric of all processes; None if none of its samples is wanted."""
         changes = [self._change(process, name, pages) for process in {**pages, **self._known}]
         shapes = [each[0] for _, before, now in changes for each in (now, before) if each is not None]
         shape = shapes[0] if shapes else self._ended[name][0]
@@ -306,7 +305,7 @@ class MergedMetrics(CollectorRegistry):
     def _sums(
         self, name: str, shape: Shape, changes: Iterable[Change], pages: Container[Process], pace: Pace
     ) -> Mapping[Labels, Numbers]:
-        """Return the sums by labels: of the series that there are, and of all that has ended."""
+        """Return the sums by labels, of present and ended series."""
         sums: dict[Labels, Numbers] = {}
         lost: list[tuple[bool, Labels, Numbers]] = []
         for process, before, now in changes:
@@ -325,10 +324,10 @@ class MergedMetrics(CollectorRegistry):
     def _past(
         self, name: str, shape: Shape, lost: Iterable[tuple[bool, Labels, Numbers]], present: Container[Labels]
     ) -> Mapping[Labels, Numbers]:
-        """Add series that were `lost` since the last page to the sums of earlier ones, and return these.
+        """Add series that were `lost` since the last page to the sums of ended series, and return these sums.
 
-        Each is told with whether its process removed it. If no process has such a series now, it is dropped from the
-        sums too: its endpoint has left the pool.
+        A lost series has a flag: whether its process removed it. If no process has a removed series now, it is dropped
+        from the sums too: its endpoint has left the pool.
         """
         known, past = self._ended.pop(name, (shape, {}))
         if known != shape:

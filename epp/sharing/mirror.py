@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pool in a worker: differences between two snapshots, who is sent them, and what is counted of each endpoint."""
+"""The pool in a worker: differences between two snapshots, their transfer, and counts of requests by endpoint."""
 
 import asyncio
 from collections import Counter
@@ -16,46 +16,43 @@ from epp.routing.datastore import Change, Datastore
 from epp.sharing.channel import Channel, packed
 
 _MOST_ENDPOINTS = 32
-"""Endpoints that join or leave in one difference: more would hold up the requests of the worker."""
-
-
+"""Endpoints that join or leave in one difference: more would delay the requests of the worker."""
 Numbers: TypeAlias = tuple[str, bytes, bytes]
 """Name of a column, slots, and a value for each slot, as bytes of arrays: they pickle in a tenth of the time."""
 _COPY_SECONDS = 0.02
-"""Time between two looks at changes of the pool."""
-
+"""Time between two copies of changes of the pool."""
+_COUNT_SECONDS = 1.0
+"""Time between two messages with counts."""
 _log = structlog.get_logger()
-
-_SECONDS = 1.0
 
 
 class Difference(NamedTuple):
-    """Changes of the pool; slots are those of the main process."""
+    """Changes of the pool, by slots of the main process."""
 
     endpoints: Sequence[tuple[int, Endpoint | None, bool]]
-    """Slot, endpoint (None if it left), and whether that starts without data."""
+    """Slot, endpoint (None if it left), and whether it starts without data."""
     named: Sequence[Column]
-    """Columns of which there were no numbers before."""
+    """Columns that occur for the first time."""
     columns: Sequence[Numbers]
     records: Sequence[tuple[Attribute[Any], Sequence[int], Sequence[object]]]
-    """Attribute, slots, and a record for each of these."""
+    """Attribute, slots, and a record for each slot."""
 
 
 class PoolSource:
-    """Compares the pool of the main process with what some workers have of it."""
+    """Compares the pool of the main process with the copy that some workers have."""
 
     def __init__(self, store: Datastore) -> None:
         self._store = store
-        self.told = Snapshot(generation=-1)
-        """The snapshot that the workers have."""
+        self.sent = Snapshot(generation=-1)
+        """Snapshot that the workers have."""
         self._named: set[str] = set()
 
     def differences(self, after: Snapshot | None = None) -> Iterator[Difference]:
-        """Yield what changed since this was last called, in parts: until now, or until the snapshot `after`."""
-        before, after = self.told, after or self._store.snapshot()
+        """Yield the changes since the last call, in parts: up to now, or up to the snapshot `after`."""
+        before, after = self.sent, after or self._store.snapshot()
         if after.generation == before.generation:
             return
-        self.told = after
+        self.sent = after
         named = [self._store.columns[name] for name in after.columns if name not in self._named]
         self._named.update(column.name for column in named)
         if named:
@@ -95,12 +92,12 @@ class PoolSource:
             column, old = self._store.columns[name], before.columns.get(name)
             if old is values or column in REQUEST_COLUMNS:
                 continue
-            told = old
-            if told is None or len(told) < len(values):
-                told = np.full(len(values), column.unknown)
+            sent = old
+            if sent is None or len(sent) < len(values):
+                sent = np.full(len(values), column.unknown)
                 if old is not None:
-                    told[: len(old)] = old
-            slots = np.flatnonzero(is_known & (values != told) & ~(np.isnan(values) & np.isnan(told)))
+                    sent[: len(old)] = old
+            slots = np.flatnonzero(is_known & (values != sent) & ~(np.isnan(values) & np.isnan(sent)))
             if len(slots):
                 found.append((name, slots.tobytes(), values[slots].tobytes()))
         return found
@@ -113,18 +110,16 @@ class PoolSource:
             old = before.attributes.get(name)
             if old is records:
                 continue
-            attribute = self._store.attributes[name]
-            told = () if old is None else old.values
-            slots = [slot for slot in records.changed_since(told) if is_known[slot]]
+            slots = [slot for slot in records.changed_since(() if old is None else old.values) if is_known[slot]]
             if slots:
-                found.append((attribute, slots, [records.values[slot] for slot in slots]))
+                found.append((self._store.attributes[name], slots, [records.values[slot] for slot in slots]))
         return found
 
 
 def _moved(
     before: Sequence[Endpoint | None], after: Sequence[Endpoint | None], changed: Sequence[int]
 ) -> Sequence[tuple[int, Endpoint | None, bool]]:
-    """Return the endpoints for `Difference`: first the endpoints that leave or move to another slot."""
+    """Return the endpoints for `Difference`, beginning with those that leave or move to another slot."""
     slots = {endpoint.id: slot for slot in changed if (endpoint := after[slot]) is not None}
     known = {slot: endpoint for slot in changed if slot < len(before) and (endpoint := before[slot]) is not None}
     left = {slot for slot, endpoint in known.items() if after[slot] is None or slots.get(endpoint.id, slot) != slot}
@@ -136,12 +131,12 @@ def _moved(
 
 
 def _is_another(before: Endpoint | None, after: Endpoint) -> bool:
-    """Return whether the endpoint starts without data: a changed one keeps them, an equal one was put in its place."""
+    """Return whether the endpoint starts without data: a changed endpoint keeps its data, an equal one replaced it."""
     return before is None or before == after or after.identity.is_another_than(before.identity)
 
 
 class PoolMirror:
-    """Applies differences to the datastore of a worker, whose slots are others."""
+    """Applies differences to the datastore of a worker, which has its own slots."""
 
     def __init__(self, store: Datastore) -> None:
         self._store = store
@@ -149,7 +144,7 @@ class PoolMirror:
         self._ids: dict[int, str] = {}
         """Endpoint id by slot of the main process."""
         self._slots = np.zeros(0, dtype=np.intp)
-        """Slots of this process by slot of the main process; unused where that has no endpoint."""
+        """Slots of this process by slot of the main process."""
 
     def apply(self, difference: Difference) -> None:
         gone, joined = set(), []
@@ -183,21 +178,21 @@ class PoolCopies:
     def __init__(self, store: Datastore) -> None:
         self._store = store
         self._source = PoolSource(store)
-        """Compares the pool with what the workers have that are filled."""
+        """Compares the pool with the copies of the filled workers."""
         self._filled: set[Channel] = set()
         self._filling: set[Channel] = set()
         self._is_copying = False
         """Whether the filled workers have only a part of the newest changes."""
 
     async def give(self, channel: Channel, filled: Callable[[], None]) -> None:
-        """Send the pool as the other workers have it, call `filled`, and send changes until cancelled."""
+        """Send the pool up to the state of the other workers, call `filled`, and send changes until cancelled."""
         source = PoolSource(self._store)
         self._filling.add(channel)
         try:
-            while self._is_copying or source.told.generation != self._source.told.generation:
+            while self._is_copying or source.sent.generation != self._source.sent.generation:
                 if not channel.is_open:
                     return
-                for part in source.differences(self._source.told):
+                for part in source.differences(self._source.sent):
                     channel.send("pool", part)
                     await asyncio.sleep(0)
                 await asyncio.sleep(0)
@@ -211,8 +206,8 @@ class PoolCopies:
     async def run(self) -> None:
         """Send changes until cancelled.
 
-        If the pool cannot be compared, it is unknown what the workers have: their channels are closed, so that each is
-        replaced and gets the whole pool.
+        If the pool cannot be compared, the copies of the workers are unknown: their channels are closed, so that each
+        worker is replaced and gets the whole pool.
         """
         while True:
             self._is_copying = True
@@ -222,7 +217,7 @@ class PoolCopies:
                     for channel in tuple(self._filled):
                         channel.send_packed(data)
                     await asyncio.sleep(0)
-            except Exception:  # noqa: BLE001  as said above
+            except Exception:  # noqa: BLE001  the workers are replaced
                 _log.exception("the pool cannot be copied to the workers")
                 for channel in tuple(self._filling):
                     channel.close()
@@ -233,45 +228,45 @@ class PoolCopies:
 
 
 class Counted(NamedTuple):
-    """The counts of a worker since its last message."""
+    """Counts of a worker since its last message."""
 
     picks: Mapping[str, int]
     """Number of picks by endpoint id."""
     ended: Sequence[str]
-    """Ids of endpoints."""
+    """Ids of endpoints with ended requests."""
     numbers: Floats
-    """Served and failed requests in two rows, with a column for each of these."""
+    """Served and failed requests in two rows, with a column for each of these endpoints."""
 
 
 class EndpointCounter:
     def __init__(
         self, store: Datastore, picks: Callable[[], Mapping[str, int]], send: Callable[[Counted], object]
     ) -> None:
-        """Prepare; `picks` returns how often each endpoint was picked, by id."""
+        """Prepare; `picks` returns the number of picks of each endpoint, by id."""
         self._store = store
         self._picks = picks
         self._send = send
-        self._told_picks: Mapping[str, int] = {}
-        self._told = np.zeros((2, 0))
+        self._sent_picks: Mapping[str, int] = {}
+        self._sent = np.zeros((2, 0))
         """Served and failed requests by slot."""
         store.subscribe(self._pool_changed)
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(_SECONDS)
-            self.tell()
+            await asyncio.sleep(_COUNT_SECONDS)
+            self.report()
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Send the counts since the last message, if there are any."""
         snapshot = self._store.snapshot()
         now = np.stack((snapshot.column(SERVED), snapshot.column(FAILED)))
-        self._told = np.pad(self._told, ((0, 0), (0, now.shape[1] - self._told.shape[1])))
-        fresh, self._told = now - self._told, now
+        self._sent = np.pad(self._sent, ((0, 0), (0, now.shape[1] - self._sent.shape[1])))
+        fresh, self._sent = now - self._sent, now
         slots = np.flatnonzero(fresh.any(axis=0))
         ended = [(slot, each.id) for slot in slots.tolist() if (each := snapshot.endpoints.values[slot]) is not None]
-        before, picks = self._told_picks, self._picks()
-        self._told_picks = picks
-        # of an endpoint that left and came back, fewer are counted than were told
+        before, picks = self._sent_picks, self._picks()
+        self._sent_picks = picks
+        # the count of an endpoint that left and came back is lower than before
         more = {
             name: count if count < before.get(name, 0) else count - before.get(name, 0)
             for name, count in picks.items()
@@ -281,11 +276,11 @@ class EndpointCounter:
             self._send(Counted(more, [name for _, name in ended], fresh[:, [slot for slot, _ in ended]]))
 
     def _pool_changed(self, change: Change) -> None:
-        self._told[:, [slot for slot, _ in change.removed if slot < self._told.shape[1]]] = 0
+        self._sent[:, [slot for slot, _ in change.removed if slot < self._sent.shape[1]]] = 0
 
 
 class EndpointCounts:
-    """The sums of all workers in the main process: ended requests in its datastore, and picks."""
+    """Sums over all workers, in the main process: ended requests, in its datastore, and picks."""
 
     def __init__(self, store: Datastore) -> None:
         self._store = store
@@ -296,9 +291,9 @@ class EndpointCounts:
     def add(self, counted: Counted) -> None:
         """Add the counts of a worker; endpoints that have left are ignored."""
         self._store.count_ended(counted.ended, counted.numbers)
-        self.picks.update(
-            {name: more for name, more in counted.picks.items() if self._store.slot_named(name) is not None}
-        )
+        for name, count in counted.picks.items():
+            if self._store.slot_named(name) is not None:
+                self.picks[name] += count
 
     def _pool_changed(self, change: Change) -> None:
         for _, endpoint in change.removed:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The side of the main process: starts workers, keeps their pools up to date, and replaces a worker that ends."""
+"""The main process's side: starts workers, keeps their pools up to date, and replaces a worker that ends."""
 
 import asyncio
 import os
@@ -23,19 +23,19 @@ from epp.sharing.local import Relay
 from epp.sharing.mirror import PoolCopies
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 10.0
-"""Pauses before a worker that ended is replaced; the pause grows if a worker ends before it has served."""
+"""Pauses before a worker that ended is replaced; the pause doubles if a worker ends before it has served."""
 _START_SECONDS = 120.0
-"""Time to take messages, after which a worker hangs."""
-_HANGS_SECONDS = 10.0
-"""Time without a message after which a worker hangs."""
+"""Time limit for the start of a worker, until it takes messages; after that, it is replaced."""
+_SILENCE_SECONDS = 10.0
+"""Time without a message after which a worker is replaced."""
 _STOP_SECONDS = 5.0
-"""Time to end, after which a worker is killed."""
+"""Time limit for the end of a worker; after that, it is killed."""
 
 _log = structlog.get_logger()
 
 
 class Worker:
-    """One place for a process, and the process in it."""
+    """A worker number, and the process that has it now."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -45,11 +45,11 @@ class Worker:
         """Id among pickers; empty before the process takes messages."""
         self.is_serving = False
         self.replaced = 0
-        """Processes that ended before this one."""
+        """Number of processes that ended before this one."""
 
 
 class Workers:
-    """The workers of a picker: `start` them, and `stop` them."""
+    """The workers of a picker, between `start` and `stop`."""
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class Workers:
     ) -> None:
         """Prepare; `memory` is the descriptor of the rings.
 
-        `handlers` returns those of the messages and calls of one worker, `greeting` messages to a new one, `config` the
-        configuration with which one starts.
+        `handlers` returns the handlers of messages and calls of one worker, `greeting` the messages to a new worker,
+        `config` the configuration with which a worker starts.
         """
         self.members = [Worker(number) for number in range(1, count + 1)]
         self._store = store
@@ -76,23 +76,23 @@ class Workers:
         self._handlers = handlers
         self._greeting = greeting
         self._config = config
-        self._turns = asyncio.Semaphore(os.cpu_count() or 1)
+        self._starts = asyncio.Semaphore(os.cpu_count() or 1)
         """Limits concurrent starts: a start takes a core for a second."""
         self._key = token_bytes(32)
         self._tasks: list[asyncio.Task[None]] = []
-        self._news = asyncio.Event()
+        self._served = asyncio.Event()
         self._is_stopping = False
         self._copies = PoolCopies(store)
         self._copying: asyncio.Task[None] | None = None
 
     @property
     def serving(self) -> Sequence[Worker]:
-        """Workers that take connections; may be read in any thread."""
+        """Workers that serve; may be read in any thread."""
         return [worker for worker in self.members if worker.is_serving]
 
     @property
     def counts(self) -> Processes:
-        """The number of processes, by state; may be read in any thread."""
+        """Number of processes, by state; may be read in any thread."""
         serving = len(self.serving)
         replaced = sum(worker.replaced for worker in self.members)
         return Processes(serving, len(self.members) - serving, replaced)
@@ -108,13 +108,13 @@ class Workers:
         self._copying = asyncio.create_task(self._copies.run(), name="copies of the pool")
 
     async def started(self, *, all_seconds: float, first_seconds: float) -> bool:
-        """Wait until all workers serve, then until the first one does if none does yet; return whether one does."""
+        """Wait until all workers serve, or for a further time until one does; return whether any worker serves."""
         for count, seconds in ((len(self.members), all_seconds), (1, first_seconds)):
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     while len(self.serving) < count:
-                        self._news.clear()
-                        await self._news.wait()
+                        self._served.clear()
+                        await self._served.wait()
         return bool(self.serving)
 
     def send(self, kind: str, content: object = None) -> None:
@@ -128,7 +128,7 @@ class Workers:
             channel.send(kind, content)
 
     async def stop(self) -> None:
-        """End all processes; those that have not started yet at once."""
+        """Stop all processes; kill those that take no messages yet."""
         self._is_stopping = True
         self.send("stop")
         started = [task for worker, task in zip(self.members, self._tasks, strict=True) if worker.picker]
@@ -151,7 +151,7 @@ class Workers:
             except OSError as error:
                 has_served = False
                 _log.warning("a worker cannot be started", worker=worker.number, problem=error.strerror)
-            except Exception:  # noqa: BLE001  whatever fails here, the worker is replaced
+            except Exception:  # noqa: BLE001  the worker is replaced after any failure
                 has_served = False
                 _log.exception("a worker failed", worker=worker.number)
             if self._is_stopping:
@@ -162,13 +162,13 @@ class Workers:
 
     async def _run(self, worker: Worker) -> bool:
         """Run one process until it ends; return whether it served."""
-        with ExitStack() as turn:
-            await self._turns.acquire()
-            turn.callback(self._turns.release)
-            return await self._run_in(turn, worker)
+        with ExitStack() as start:
+            await self._starts.acquire()
+            start.callback(self._starts.release)
+            return await self._run_process(start, worker)
 
-    async def _run_in(self, turn: ExitStack, worker: Worker) -> bool:
-        """Run one process; close `turn` once another one may start."""
+    async def _run_process(self, start: ExitStack, worker: Worker) -> bool:
+        """Run one process; close `start` once another process may start."""
         own_end, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         own_gate, gate = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         takes_messages = asyncio.Event()
@@ -177,7 +177,7 @@ class Workers:
         def hello(picker: str) -> None:
             worker.picker = picker
             takes_messages.set()
-            turn.close()
+            start.close()
 
         def started(_: object) -> None:
             worker.is_serving = True
@@ -186,7 +186,7 @@ class Workers:
             if self._config() != config:
                 channel.send("reload")
             self._gate.add(worker.number, own_gate)
-            self._news.set()
+            self._served.set()
 
         channel = Channel(own_end, {"hello": hello, "started": started, **self._handlers(worker)})
         with own_end, own_gate:
@@ -196,9 +196,8 @@ class Workers:
             try:
                 await channel.open()
                 worker.channel = channel
-                await first_of(
-                    channel.run(), self._copy(worker, channel, takes_messages), _silent(channel, takes_messages)
-                )
+                copy = self._copy(worker, channel, takes_messages)
+                await first_of(channel.run(), copy, _until_silent(channel, takes_messages))
             finally:
                 has_served, worker.is_serving = worker.is_serving, False
                 worker.channel = None
@@ -214,7 +213,7 @@ class Workers:
         return has_served
 
     async def _copy(self, worker: Worker, channel: Channel, takes_messages: asyncio.Event) -> None:
-        """Give a worker the pool and its changes, once it takes messages."""
+        """Send the pool and its changes to a worker, once it takes messages."""
 
         def filled() -> None:
             self._relay.join(worker.picker, channel.send)
@@ -227,7 +226,7 @@ class Workers:
 async def _start(
     number: int, channel: socket.socket, gate: socket.socket, memory: int, *, key: bytes, config: ConfigInEffect | None
 ) -> Process:
-    """Start this command again, as a worker: with the same flags, and sockets and memory as descriptors."""
+    """Start this command again as a worker, with the same flags; it inherits the sockets and the memory."""
     descriptors = channel.fileno(), gate.fileno(), memory
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -238,23 +237,23 @@ async def _start(
         stdin=asyncio.subprocess.PIPE,
         env={**os.environ, VARIABLE: ",".join(map(str, (number, *descriptors, key.hex())))},
         pass_fds=descriptors,
-        start_new_session=True,  # signals of a terminal are for the main process
+        start_new_session=True,  # only the main process handles signals of a terminal
     )
     assert process.stdin is not None  # noqa: S101  a pipe
-    with suppress(RuntimeError):  # of uvloop: the process has ended already
+    with suppress(RuntimeError):  # raised by uvloop if the process has ended already
         process.stdin.write(pickle.dumps(config))
         process.stdin.close()
     return process
 
 
-async def _silent(channel: Channel, takes_messages: asyncio.Event) -> None:
-    """Wait until a process says nothing for long: once it takes messages, it reports its connections each second."""
+async def _until_silent(channel: Channel, takes_messages: asyncio.Event) -> None:
+    """Wait until a process stops sending messages: once it has started, it reports its connections each second."""
     if not await first_of(takes_messages.wait(), most_seconds=_START_SECONDS):
         return
-    channel.is_heard = True
-    while channel.is_heard:
-        channel.is_heard = False
-        await asyncio.sleep(_HANGS_SECONDS)
+    channel.has_received = True
+    while channel.has_received:
+        channel.has_received = False
+        await asyncio.sleep(_SILENCE_SECONDS)
 
 
 async def _end(process: Process) -> None:

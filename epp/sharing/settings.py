@@ -35,7 +35,7 @@ class SharingSettings:
     )
     ca_file: str = flag(
         "",
-        "PEM file with the authorities of the certificate of --shared-state; by default the system's.",
+        "PEM file with the certificate authorities of --shared-state; by default those of the system.",
         "FILE",
         name="--shared-state-ca-file",
     )
@@ -51,8 +51,8 @@ class SharingSettings:
     )
     quotas_when_alone: Literal["last-known-share", "refuse", "full-limit"] = flag(
         "last-known-share",
-        "Part of each quota that a picker may use while --shared-state is away: the share that it had last; nothing, "
-        "so that new requests wait or are refused; or all of it.",
+        "Part of each quota that a picker may use while --shared-state cannot be reached: its last share; nothing, so "
+        "that new requests wait or are refused; or all of it.",
         name="--shared-quotas-when-alone",
     )
 

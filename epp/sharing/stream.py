@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 _ANSWER_SECONDS = 2.0
 """Time after which the server counts as failed."""
 _SLOW_SECONDS = 0.25
-"""Time of an answer that is reported as a problem."""
+"""Response time from which a problem is reported."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 0.5
-"""Between attempts, while the server fails."""
+"""Pauses between attempts while the server fails."""
 _IDLE_SECONDS, _IDLE_BATCH_SECONDS = 1.0, 0.5
-"""Time without news after which only requests, and the last of this time, lead to a batch."""
+"""Time without a change after which the picker is idle, and time between two batches then, without requests."""
 _BLOCK_MS = 1000
-"""Longest wait of the server for news; it answers sooner than after `_ANSWER_SECONDS`."""
+"""Longest wait of the server for a new entry; shorter than `_ANSWER_SECONDS`."""
 _CHECK_SECONDS = 1.0
-"""Between two looks at the salt, which a server that was emptied does not have any more."""
+"""Time between two checks of the salt, which is lost if the server is emptied."""
 _CLOSING_SECONDS = 0.5
 _HOLD_SECONDS = 0.005
-"""Time for which batches are applied without a turn for requests."""
+"""Longest time for which batches are applied while requests wait."""
 _MOST_READ = 256
 _LEAST_ENTRIES, _MOST_ENTRIES = 1_000, 100_000
 """Bounds of the length of the stream."""
@@ -48,23 +48,21 @@ _log = structlog.get_logger()
 
 
 class SharedStream:
-    """Writes own batches, and reads those of others as they come.
+    """Writes own batches, and reads the batches of other pickers as they arrive.
 
-    The stream holds the latest changes: a picker that starts reads all of it, one that was disconnected reads on from
-    its last entry.
+    The stream has the latest changes: a picker that starts reads all of it, and a picker that was disconnected
+    continues after its last entry.
     """
 
     def __init__(self, exchange: Exchange, settings: SharingSettings, pool: str, clock: Clock) -> None:
-        """Prepare; raises ValueError without the client library."""
+        """Prepare; raises ValueError if the client library is missing."""
         self.name = settings.server.name
         self.is_connected = False
         self.problem = ""
         """Reason that state is late or not shared; empty for no problem."""
         self.failures = 0
         self.trimmed = 0
-        """Times that the stream had not the last entry that this picker had read."""
-        self.entries = 0
-        """Length of the stream, as the server last said."""
+        """Number of times that the last entry read by this picker was missing from the stream."""
         self.exchange = exchange
         self._clock = clock
         self._stream = f"{settings.prefix}:{{{pool}}}:changes"
@@ -74,24 +72,24 @@ class SharedStream:
         self._last = _FROM_START
         """Id of the last entry that was read."""
         self._unsent: Sequence[bytes] = ()
-        """Batches that the server may not have."""
+        """Batches that the server may not have received."""
         self._mean_bytes = float(_ENTRY_BYTES)
         self._checked_at = self._wrote_at = -inf
         self._offset = 0.0
-        """The server's time minus that of the clock, in seconds."""
+        """Time of the server minus time of the clock, in seconds."""
         self._caught_up = asyncio.Event()
         self.begins = asyncio.Event()
-        """Set it once the endpoints are known: reports about unknown endpoints have no effect."""
+        """Set once the endpoints are known: changes of unknown endpoints have no effect."""
         self.wakes = asyncio.Event()
-        """Set it at each request, so that others learn of it soon; changes that wait for an answer set it too."""
+        """Set at each request, so that a batch is written soon, and after changes that wait for an answer."""
         self.collect: Callable[[], Sequence[bytes]] = exchange.collect_all
-        """Returns the batches that are to be written."""
+        """Returns the batches to write."""
         self.apply: Callable[[bytes, float], object] = exchange.apply
         """Takes a batch of another picker, and its age in seconds."""
         exchange.on_news = self.wakes.set
 
     async def caught_up(self, most_seconds: float) -> bool:
-        """Wait until the whole stream has been read, but not long; return whether it has."""
+        """Wait until the whole stream has been read, or for the given time; return whether it has been read."""
         return await first_of(self._caught_up.wait(), most_seconds=most_seconds)
 
     async def run(self) -> None:
@@ -104,14 +102,14 @@ class SharedStream:
                     await self._connect()
                     pause = _FIRST_PAUSE_SECONDS
                     await first_of(self._publish(), self._read())
-                except Exception as error:  # noqa: BLE001  of a library, or of what answers there
+                except Exception as error:  # noqa: BLE001  raised by the client, or for an unexpected answer
                     self._failed(error)
                     self.exchange.sweep()
                     await self._client.connection_pool.disconnect()
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
         finally:
-            with suppress(Exception):  # it is the end: others forget a silent picker anyway
+            with suppress(Exception):  # other pickers forget a silent picker anyway
                 async with asyncio.timeout(_CLOSING_SECONDS):
                     if self.is_connected and (batch := self.exchange.collect(is_last=True)) is not None:
                         await self._client.xadd(self._stream, {_FIELD: batch})
@@ -128,9 +126,9 @@ class SharedStream:
         }
 
     async def _connect(self) -> None:
-        """Agree on the salt, and read the stream from its start if it has not the last entry that was read.
+        """Agree on the salt, and restart at the beginning of the stream if the last entry that was read is missing.
 
-        It may have been cut, or be that of a replica that took over: others' entries there may have lower ids.
+        The stream may have been trimmed, or be that of a replica that took over: its entries may have lower ids.
         """
         await self._agree_on_salt()
         if self._last != _FROM_START and not await self._client.xrange(self._stream, self._last, self._last):
@@ -157,7 +155,7 @@ class SharedStream:
         self._offset = time[0] + time[1] / 1e6 - now
 
     async def _publish(self) -> None:
-        """Write a batch soon after a request, and otherwise each interval in which something changed."""
+        """Write a batch soon after a request, and otherwise in each interval with a change."""
         pause = _FIRST_PAUSE_SECONDS
         while not _is_cancelled():
             started = self._clock.now()
@@ -182,7 +180,7 @@ class SharedStream:
             await self._until_next()
 
     async def _until_next(self) -> None:
-        """Wait for a request, but not long; in any case for the interval since the last batch."""
+        """Wait for a request or a timeout, but at least until the interval since the last batch is over."""
         is_idle = self._clock.now() - self.exchange.changed_at > _IDLE_SECONDS
         with suppress(TimeoutError):
             async with asyncio.timeout(_IDLE_BATCH_SECONDS if is_idle else self.exchange.batch_seconds):
@@ -190,7 +188,7 @@ class SharedStream:
         await asyncio.sleep(max(0.0, self._wrote_at + self.exchange.batch_seconds - self._clock.now()))
 
     async def _write(self, batches: Sequence[bytes]) -> Exception | None:
-        """Append batches to the stream; return why the server refuses one, if it does."""
+        """Append batches to the stream; return the error of a refused batch, if any."""
         length = int(min(max(self._history_bytes / self._mean_bytes, _LEAST_ENTRIES), _MOST_ENTRIES))
         async with self._client.pipeline(transaction=False) as commands:
             for batch in batches:
@@ -199,7 +197,7 @@ class SharedStream:
         return next((answer for answer in written if isinstance(answer, Exception)), None)
 
     async def _read(self) -> None:
-        """Apply the batches of others: at once after a pause, otherwise those of an interval together."""
+        """Apply the batches of other pickers: immediately after a pause, otherwise once for each interval."""
         while not _is_cancelled():
             found: Any = await self._client.xread({self._stream: self._last}, count=_MOST_READ, block=_BLOCK_MS)
             entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]] = found[0][1] if found else ()
@@ -214,8 +212,8 @@ class SharedStream:
             self._last = place
             batch = fields.get(_FIELD, b"")
             self._mean_bytes += (len(batch) + _ENTRY_BYTES - self._mean_bytes) * _SMOOTHING
-            told_at = int(place.partition(b"-")[0]) / 1000  # the id of an entry begins with the server's time, in ms
-            self.apply(batch, max(0.0, self._clock.now() + self._offset - told_at))
+            sent_at = int(place.partition(b"-")[0]) / 1000  # the id of an entry begins with the server's time, in ms
+            self.apply(batch, max(0.0, self._clock.now() + self._offset - sent_at))
             if self._clock.now() - turn_began > _HOLD_SECONDS:
                 await asyncio.sleep(0)
                 turn_began = self._clock.now()
@@ -237,7 +235,7 @@ class SharedStream:
 
 
 def _is_cancelled() -> bool:
-    """Return whether this task is to end: wait_for of Python 3.11, in the client, may swallow the exception."""
+    """Return whether this task is cancelled: wait_for of Python 3.11, in the client, may swallow the exception."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -245,16 +243,16 @@ def _is_cancelled() -> bool:
 def show_shared_state(registry: CollectorRegistry, stream: SharedStream) -> None:
     texts = {
         "llm_d_epp_shared_state_connected": "1 while the server of the shared state answers and takes writes.",
-        "llm_d_epp_shared_state_peers": "Other pickers of the pool that were heard lately.",
-        "llm_d_epp_shared_state_age_seconds": "Time that the last batch of another picker took to be applied.",
+        "llm_d_epp_shared_state_peers": "Other pickers of the pool that sent a batch recently.",
+        "llm_d_epp_shared_state_age_seconds": "Age of the last batch of another picker when it was applied.",
         "llm_d_epp_shared_state_failures_total": "Failures of the server of the shared state.",
         "llm_d_epp_shared_state_published_batches_total": "Batches that this picker shared.",
-        "llm_d_epp_shared_state_published_bytes_total": "Bytes of these.",
+        "llm_d_epp_shared_state_published_bytes_total": "Bytes of published batches.",
         "llm_d_epp_shared_state_applied_batches_total": "Batches of other pickers that were applied.",
-        "llm_d_epp_shared_state_applied_bytes_total": "Bytes of these.",
-        "llm_d_epp_shared_state_applied_entries_total": "Endpoints, chains, rates and tenants in these.",
-        "llm_d_epp_shared_state_lost_batches_total": "Batches of other pickers that never came.",
-        "llm_d_epp_shared_state_repeated_batches_total": "Batches that came again or too late, and are not applied.",
+        "llm_d_epp_shared_state_applied_bytes_total": "Bytes of applied batches.",
+        "llm_d_epp_shared_state_applied_entries_total": "Endpoints, chains, rates and tenants in applied batches.",
+        "llm_d_epp_shared_state_lost_batches_total": "Batches of other pickers that never arrived.",
+        "llm_d_epp_shared_state_repeated_batches_total": "Batches that arrived again or late, and were not applied.",
         "llm_d_epp_shared_state_refused_total": "Batches or payloads that are invalid.",
         "llm_d_epp_shared_state_trimmed_total": "Times that changes were dropped before this picker could read them.",
     }

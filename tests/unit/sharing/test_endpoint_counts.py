@@ -51,7 +51,7 @@ def test_main_process_has_the_sums_of_all_workers_and_of_those_that_have_ended()
     first.serve(B, 1, failed=True)
     second.serve(A, 2, failed=True)
     for worker in (first, second):
-        worker.counter.tell()
+        worker.counter.report()
     assert main.shown(A) == (5, 5.0, 2.0)
     assert main.shown(B) == (1, 1.0, 1.0)
 
@@ -59,13 +59,13 @@ def test_main_process_has_the_sums_of_all_workers_and_of_those_that_have_ended()
     replacement.serve(A, 1)
     second.serve(B, 1)
     for worker in (replacement, second):
-        worker.counter.tell()
+        worker.counter.report()
     assert main.shown(A) == (6, 6.0, 2.0)
     assert main.shown(B) == (2, 2.0, 1.0)
 
     told = main.messages
     for worker in (replacement, second):
-        worker.counter.tell()
+        worker.counter.report()
     assert main.messages == told, "nothing is sent while nothing ends"
 
 
@@ -74,12 +74,12 @@ def test_a_pick_is_told_before_its_request_ends_and_a_failure_after_it():
     worker = Worker(main)
     worker.picks[A.id] += 1
     ticket = worker.store.ledger.open(worker.store.slot_named(A.id))
-    worker.counter.tell()
+    worker.counter.report()
     assert main.shown(A) == (1, 0.0, 0.0)
     ticket.close()
-    worker.counter.tell()
+    worker.counter.report()
     ticket.fail()
-    worker.counter.tell()
+    worker.counter.report()
     assert main.shown(A) == (1, 1.0, 1.0)
 
 
@@ -88,14 +88,14 @@ def test_an_endpoint_that_comes_back_starts_from_zero_and_one_with_other_labels_
     worker = Worker(main)
     worker.serve(A, 3)
     worker.serve(B, 3)
-    worker.counter.tell()
+    worker.counter.report()
     for store in (main.store, worker.store):
         store.replace([replace(A, labels={"role": "decode"})])
         store.replace([replace(A, labels={"role": "decode"}), B])
     del worker.picks[B.id]
     worker.serve(A, 1)
     worker.serve(B, 2)
-    worker.counter.tell()
+    worker.counter.report()
     assert main.shown(A) == (4, 4.0, 0.0)
     assert main.shown(B) == (2, 2.0, 0.0)
 
@@ -107,7 +107,7 @@ def test_counts_of_an_endpoint_that_left_are_ignored_and_those_of_workers_are_no
     worker.serve(A, 1)
     worker.serve(B, 1)
     main.store.replace([B])
-    worker.counter.tell()
+    worker.counter.report()
     assert main.shown(B) == (1, 1.0, 0.0)
     assert A.id not in main.counts.picks
     assert shared.changes(main.store.snapshot()) is None

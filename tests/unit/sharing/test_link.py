@@ -37,7 +37,7 @@ def test_worker_has_the_sockets_the_key_and_the_configuration_of_the_main_proces
 
 def test_process_that_is_started_by_hand_is_no_worker():
     assert link_of_environment({}) is None
-    with pytest.raises(ConfigurationError, match="for its workers alone: unset it"):
+    with pytest.raises(ConfigurationError, match="only epp may set it, for its workers: unset it"):
         link_of_environment({VARIABLE: "1,997,998,999,aa"})
 
 

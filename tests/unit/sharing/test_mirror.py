@@ -89,7 +89,7 @@ def test_worker_that_joins_gets_what_the_others_have_and_then_the_same_changes()
 
     second = Datastore(ManualClock())
     own, late = PoolSource(main), PoolMirror(second)
-    for part in own.differences(source.told):
+    for part in own.differences(source.sent):
         late.apply(part)
     assert content(second) == content(first)
     for part in source.differences():
