@@ -4,14 +4,18 @@
 from collections.abc import Callable
 from math import inf
 
+import structlog
+
 from epp.framework import Clock
+
+_log = structlog.get_logger()
 
 
 class Breaker:
-    """Stops calls to a service that failed several times in a row; after a rest, one call tries it again.
+    """Stops calls to a service that failed several times in a row; after a pause, one trial call is allowed.
 
-    Without a clock there is no such trial: it is closed by `succeeded`, as when the status of the service is good.
-    `changed` is called when it opens and closes.
+    Without a clock there is no trial call: only `succeeded` closes the breaker. `changed` is called when it opens and
+    when it closes.
     """
 
     def __init__(
@@ -24,7 +28,7 @@ class Breaker:
         is_closed: bool = True,
     ) -> None:
         self.is_closed = is_closed
-        """Whether the service is asked."""
+        """Whether calls are allowed."""
         self._problem = ""
         self._most_failures = most_failures
         self._changed = changed
@@ -36,12 +40,12 @@ class Breaker:
 
     @property
     def problem(self) -> str:
-        """Reason that the service is not asked; empty if it is, and once the next request may try it again."""
+        """Reason that calls are stopped; empty if calls, or a trial call, are allowed."""
         rests = self._clock is None or self._on_trial or self._clock.now() < self._rests_until
         return self._problem if rests else ""
 
     def allows(self) -> bool:
-        """Return whether the service may be asked now; its outcome must be told."""
+        """Return whether the service may be called now; the caller must report the outcome."""
         if self.is_closed:
             return True
         if self._on_trial or self._clock is None or self._clock.now() < self._rests_until:
@@ -50,14 +54,14 @@ class Breaker:
         return True
 
     def succeeded(self) -> None:
-        """Ask the service from now on."""
+        """Record a successful call, and allow calls."""
         was_closed = self.is_closed
         self.is_closed, self._problem, self._failures, self._on_trial = True, "", 0, False
         if not was_closed:
             self._changed()
 
     def failed(self, problem: str, count: int = 1) -> None:
-        """Count a failure, and let the service rest after several."""
+        """Count failures, and stop calls after several."""
         self._failures += count
         self._on_trial = False
         if self._failures < self._most_failures:
@@ -70,5 +74,13 @@ class Breaker:
             self._changed()
 
     def cancelled(self) -> None:
-        """Let another call try the service."""
+        """Record a call without an outcome; another trial call is allowed."""
         self._on_trial = False
+
+    def log_change(self, service: str, effect: str, source: str) -> None:
+        """Log that calls to a service are stopped, with the effect on requests, or allowed again."""
+        if self.is_closed:
+            _log.info(f"{service} answers again", source=source)
+        else:
+            text, problem = f"{service} fails: {effect}", self.problem
+            _log.warning(text, source=source, problem=problem, next_try_seconds=self._rest_seconds)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chat templates, rendered as transformers and vLLM render them; in a sandbox, and up to a size."""
+"""Chat templates, rendered as in transformers and vLLM, in a sandbox with limits on size and time."""
 
 import json
 from collections.abc import Mapping
@@ -21,9 +21,9 @@ _TO_CONTINUE = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
 class _Generation(Extension):
-    """The tag `generation`, which marks answers for training: its content is rendered unchanged."""
+    """The tag `generation`, which marks responses for training; its content is rendered unchanged."""
 
-    tags = {"generation"}  # noqa: RUF012  as Jinja declares it
+    tags = {"generation"}  # noqa: RUF012  declared by Jinja
 
     def parse(self, parser: Parser) -> list[Node]:
         next(parser.stream)
@@ -49,10 +49,10 @@ def _to_json(
 
 
 class ChatTemplate:
-    """One template, or one for chats with tools and one for others."""
+    """One template for all chats, or a separate one for chats with tools."""
 
     def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
-        """Compile the templates `default` and perhaps `tool_use`; raises ValueError."""
+        """Compile the templates `default` and, if given, `tool_use`; raises ValueError."""
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
         )
@@ -67,13 +67,13 @@ class ChatTemplate:
         self._default = compiled["default"]
         self._for_tools = compiled.get("tool_use", self._default)
         self._special_tokens = special_tokens
-        self.knows_developer = "developer" in templates["default"]
-        self.wants_parts = False
-        """Whether the content of a message is a list of its parts, as opposed to one text."""
+        self.has_developer_role = "developer" in templates["default"]
+        self.takes_parts = False
+        """Whether the content of a message must be a list of parts, not one text."""
         part = {"type": "text", "text": _MARK}
         with suppress(Exception):  # a template may raise anything
             text = self.render([{"role": "user", "content": [part]}], add_generation_prompt=True)
-            self.wants_parts = _MARK in text and "'type'" not in text and '"type"' not in text
+            self.takes_parts = _MARK in text and "'type'" not in text and '"type"' not in text
 
     def render(
         self,
@@ -83,7 +83,7 @@ class ChatTemplate:
         continues: bool = False,
         **variables: object,
     ) -> str:
-        """Return the text; `continues` leaves the last message open. Raises ValueError, or whatever a template may."""
+        """Return the text; `continues` leaves the last message open. A template may raise any exception."""
         template = self._default if tools is None else self._for_tools
         if continues:
             *earlier, last = messages

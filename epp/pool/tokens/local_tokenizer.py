@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tokenizer file with the chat template beside it: token ids, in a thread, of the new part of a conversation."""
+"""Token ids from a tokenizer file and a chat template, computed in a thread for the new part of a conversation."""
 
 import asyncio
 import re
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 
 _CACHE_BYTES = 64 * 1024 * 1024
 _MOST_CUTS = 256
-"""Places of a text, the last ones, at which it may be cut."""
+"""Number of positions, the last ones, at which a text may be cut."""
 _CUT_BYTES = 256
 _KEY_BYTES = 16
 _PIECE = 16 * 1024
-"""Ids that become an array at a time: no other thread runs meanwhile."""
+"""Ids that are copied into an array at a time; other threads are blocked meanwhile."""
 
 
 class Prefixes:
-    """Cuts texts before special tokens, where nothing before the cut changes the ids after it, and caches beginnings.
+    """Cuts texts before special tokens, which keep the ids on both sides independent, and caches the first parts.
 
     A tokenizer finds special tokens first, and then encodes each text between two of them. A text may be cut before a
-    special token that is part of no other one and leaves the space beside it. The rest begins with the special token:
-    some tokenizers put a space before a text at the very beginning.
+    special token that is not part of another one and does not strip spaces. The second part begins with the special
+    token, since some tokenizers insert a space at the beginning of a text.
     """
 
     def __init__(self, tokenizer: "Tokenizer", most_bytes: int = _CACHE_BYTES) -> None:
@@ -61,19 +61,19 @@ class Prefixes:
         self._bytes = 0
         self._secret = token_bytes(_KEY_BYTES)
         self._found: dict[bytes, tuple[NDArray[np.uint32], int]] = {}
-        """Ids of a whole text, and how many of them belong to its beginning; by digest of the beginning."""
+        """Ids of a whole text, and the number of ids of its first part; by digest of the first part."""
         self._texts: OrderedDict[int, tuple[NDArray[np.uint32], Sequence[bytes]]] = OrderedDict()
-        self._special = _places(tokenizer.get_added_tokens_decoder())
+        self._special = _cut_tokens(tokenizer.get_added_tokens_decoder())
         self._ids = np.array(sorted(self._special.values()), dtype=np.uint32)
         longest_first = sorted(self._special, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
     def encode(self, text: str) -> NDArray[np.uint32]:
-        """Return the ids of a text, without further special tokens."""
+        """Return the ids of a text; no special tokens are added."""
         cuts = list(self._pattern.finditer(text))
         last, keys, done = cuts[-_MOST_CUTS:], list[bytes](), 0
         digest = blake2b(digest_size=_KEY_BYTES, key=self._secret)
-        for cut in last:  # a key for the text up to the end of the special token
+        for cut in last:  # the key is a digest of the text up to the end of the special token
             digest.update(text[done : cut.end()].encode("utf-8", "surrogatepass"))
             done = cut.end()
             keys.append(digest.digest())
@@ -104,14 +104,14 @@ class Prefixes:
 
 
 def encode(tokenizer: "Tokenizer", text: str, *, add_special_tokens: bool) -> NDArray[np.uint32]:
-    """Return the ids of a text; the method for batches lets other threads run meanwhile."""
+    """Return the ids of a text; only the library's method for batches does not block other threads."""
     (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
     ids = encoding.ids
     pieces = [np.array(ids[at : at + _PIECE], dtype=np.uint32) for at in range(0, len(ids), _PIECE)]
     return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.uint32)
 
 
-def _places(added: "dict[int, AddedToken]") -> dict[str, int]:
+def _cut_tokens(added: "dict[int, AddedToken]") -> dict[str, int]:
     """Return the special tokens before which texts may be cut."""
     contents = [token.content for token in added.values()]
     return {
@@ -126,7 +126,7 @@ def _places(added: "dict[int, AddedToken]") -> dict[str, int]:
 
 _CONFIG, _TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 _MOST_MESSAGES = 4096
-"""Messages of a chat; a template may take time that grows with the square of their number. Also prompts of a list."""
+"""Messages of a chat, since a template may take time that grows with the square of their number; prompts of a list."""
 _TIMEOUT_SECONDS = 10.0
 _MOST_FILE_BYTES = 16 * 1024 * 1024
 _SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
@@ -134,7 +134,7 @@ _Job: TypeAlias = "tuple[Prompt, asyncio.Future[Tokens | None]]"
 
 
 class LocalTokenizer(TokenSource):
-    """Tokenizes completions, and chats if there is a template, as vLLM does."""
+    """Tokenizes completions, and chats if there is a template, like vLLM."""
 
     most_fetches = 16
 
@@ -144,13 +144,13 @@ class LocalTokenizer(TokenSource):
         self.most_bytes = given.max_bytes
         self._tokenizer = _load(given.path)
         self.template = _load_template(Path(given.path).parent, given.chat_template_path)
-        """The chat template; None without one."""
+        """None if there is no chat template."""
         self.prefixes = Prefixes(self._tokenizer)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Run a thread; the process does not wait for it, as a template may never end."""
+        """Run a thread; the process does not wait for it, since a template may run forever."""
         self._jobs = SimpleQueue()
         Thread(target=self._work, args=(self._jobs, asyncio.get_running_loop()), name="tokenizer", daemon=True).start()
         try:
@@ -174,7 +174,7 @@ class LocalTokenizer(TokenSource):
                 continue
             try:
                 tokens = self._tokens(prompt)
-            except Exception:  # noqa: BLE001  a template may raise anything about a request that it does not like
+            except Exception:  # noqa: BLE001  a template may raise any exception
                 tokens = None
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(_settle, found, tokens)
@@ -194,11 +194,11 @@ class LocalTokenizer(TokenSource):
         if template is None or prompt.api is not Api.CHAT:
             raise PromptRefusedError
         asked = decode_chat(prompt.content)
-        is_other = asked.chat_template is not None or asked.truncate_prompt_tokens is not None
-        if is_other or len(asked.messages) > _MOST_MESSAGES:
+        is_unsupported = asked.chat_template is not None or asked.truncate_prompt_tokens is not None
+        if is_unsupported or len(asked.messages) > _MOST_MESSAGES:
             raise PromptRefusedError
         text = template.render(
-            asked.conversation(parts=template.wants_parts, developer=template.knows_developer),
+            asked.conversation(parts=template.takes_parts, developer=template.has_developer_role),
             asked.tool_list(),
             continues=bool(asked.continue_final_message),
             **asked.variables(),
@@ -229,7 +229,7 @@ def _load(path: str) -> "Tokenizer":
 
 
 def _load_template(folder: Path, template_path: str) -> "ChatTemplate | None":
-    """Return the template of a path, or of a file beside the tokenizer, or of the tokenizer's configuration."""
+    """Return the template of the given path, of a file beside the tokenizer, or of the tokenizer's configuration."""
     config = _read_config(folder / _CONFIG)
     beside = folder / _TEMPLATE
     named = config.get("chat_template")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publish the tokens of prompts; fetches for requests that wait have a time budget, a cache and a circuit breaker."""
+"""Publishes the tokens of prompts; fetches have a time budget, a cache and a circuit breaker."""
 
 import asyncio
 from collections import Counter, OrderedDict
@@ -10,7 +10,6 @@ from hashlib import blake2b
 from secrets import token_bytes
 
 import msgspec
-import structlog
 from msgspec.structs import replace
 
 from epp.framework import (
@@ -45,53 +44,51 @@ from epp.runtime.supervisor import end
 
 _CACHE_BYTES = 64 * 1024 * 1024
 _ENTRY_BYTES = 512
-"""Bytes of an entry of the cache beside its token ids."""
+"""Bytes of a cache entry in addition to its token ids."""
 _KEY_BYTES = 16
 _IN_FLIGHT_BYTES = 64 * 1024 * 1024
-"""Bodies of fetches that have not ended."""
+"""Most bytes of request bodies in pending fetches."""
 _FAILURES = 5
-"""Consecutive failures after which the source is not asked for a while."""
+"""Consecutive failures after which the source is not called for a while."""
 _REST_SECONDS = 10.0
 _LATE = "no answer in time"
 
-_log = structlog.get_logger()
-
 
 class Result(StrEnum):
-    """Origin of the token ids of a request, or the reason that it was routed without."""
+    """Origin of the token ids of a request, or the reason that it was routed without them."""
 
     CACHED = "cached"
     FETCHED = "fetched"
     LATE = "late"
     """The source did not answer within the budget."""
     BUSY = "busy"
-    """Too many fetches at that moment."""
+    """Too many fetches were pending."""
     REFUSED = "refused"
     """The source has no tokens for this prompt."""
     FAILED = "failed"
     UNAVAILABLE = "unavailable"
-    """The source had failed several times in a row, or is not in use yet."""
+    """The source had failed several times in a row, or was not open yet."""
     TOO_LARGE = "too large"
 
 
 class Lookup(msgspec.Struct):
-    """The token ids of one request, as far as they are known."""
+    """The token ids of one request, if known."""
 
     key: bytes
     tokens: Tokens | None = None
     result: Result | None = None
-    """None until the source was asked."""
+    """None before a fetch has ended."""
 
 
 class Cache:
-    """Token ids by the digest of a request; of too many bytes, the least recently used go."""
+    """Token ids by the digest of a request, limited in bytes; the least recently used entries are dropped."""
 
     def __init__(self) -> None:
         self.bytes = 0
         self._found: OrderedDict[bytes, Tokens] = OrderedDict()
 
     def get(self, key: bytes) -> Tokens | None:
-        """Return the tokens, and keep them for longer."""
+        """Return the tokens, and mark them as used."""
         if key in self._found:
             self._found.move_to_end(key)
         return self._found.get(key)
@@ -109,7 +106,7 @@ class Cache:
 
 
 class Fetches:
-    """Fetches token ids from one source; a request waits for them up to the budget."""
+    """Fetches token ids from one source; a request waits for them until its budget is used up."""
 
     def __init__(self, source: TokenSource, clock: Clock, budget_seconds: float) -> None:
         self.results: Counter[Result] = Counter(dict.fromkeys(Result, 0))
@@ -137,7 +134,7 @@ class Fetches:
                 await end(self._tasks.values())
 
     def look_up(self, api: Api, content: bytes, *, dry_run: bool = False) -> Lookup:
-        """Return the tokens of a request from the cache, if they are there."""
+        """Return the tokens of a request if the cache has them."""
         if len(content) > self.source.most_bytes:
             return self._settled(Lookup(b""), Result.TOO_LARGE, count=not dry_run)
         key = blake2b(content, digest_size=_KEY_BYTES, key=self._secret, person=api.name.encode()).digest()
@@ -147,7 +144,7 @@ class Fetches:
         return self._settled(Lookup(key, found), Result.CACHED, count=not dry_run)
 
     def fetch(self, lookup: Lookup, api: Api, content: bytes, *, has_media: bool) -> Awaitable[None] | None:
-        """Begin a fetch, and return an awaitable that ends with it or with the budget; None if none may begin."""
+        """Start a fetch; the awaitable ends with it or with the budget. Return None if no fetch may start."""
         task = self._tasks.get(lookup.key)
         if task is None:
             size = self._in_flight_bytes + len(content)
@@ -190,7 +187,7 @@ class Fetches:
         except asyncio.CancelledError:
             self.breaker.cancelled()
             raise
-        except Exception as error:  # noqa: BLE001  of a library; its text may hold something of the prompt
+        except Exception as error:  # noqa: BLE001  raised by a library; its text may contain a part of the prompt
             self.breaker.failed(type(error).__name__)
             return Result.FAILED
         self.breaker.succeeded()
@@ -198,15 +195,8 @@ class Fetches:
         return tokens
 
     def _log_change(self) -> None:
-        if self.breaker.is_closed:
-            _log.info("the source of token ids answers again", source=self.source.name)
-            return
-        _log.warning(
-            "the source of token ids fails: prompts in text are routed without them",
-            source=self.source.name,
-            problem=self.breaker.problem,
-            next_try_seconds=_REST_SECONDS,
-        )
+        effect = "prompts in text are routed without token ids"
+        self.breaker.log_change("the source of token ids", effect, self.source.name)
 
     def _settled(self, lookup: Lookup, result: Result, *, count: bool = True) -> Lookup:
         lookup.result = result
@@ -223,7 +213,7 @@ _LOOKUPS = PluginMetric(
 )
 _CACHE_SIZE = PluginMetric("prompt_token_cache_bytes", "Size of the cache of token ids.")
 _UNAVAILABLE = PluginMetric(
-    "prompt_token_source_unavailable", "1 while the source of token ids is not asked, as it failed."
+    "prompt_token_source_unavailable", "1 while the source of token ids is not called, since it failed."
 )
 
 
@@ -232,13 +222,14 @@ class TokenProducer(
 ):
     """Publishes the tokens of a prompt: their number, and with `vllm`, `udsTokenizerConfig` or `tokenizer` their ids.
 
-    The estimate is four bytes for each token, and the rules in `estimate` for images and videos; the prompt is
-    published with placeholders of that size, for the blocks of the prefix cache. The request headers
+    The estimate is four bytes per token; the rules in `estimate` apply to images and videos. The prompt is published
+    with placeholders of that size, for the blocks of the prefix cache. The request headers
     `x-llm-d-video-duration-seconds`, `x-llm-d-video-fps` and `x-llm-d-video-resolution` describe its videos.
 
-    Completions, chats and, from vLLM, Anthropic messages have token ids, the same as in the engine. A request waits for
-    the ids up to `budget`, and is then routed with the estimate; later ids are kept for the next request with the same
-    body. A source that fails five times in a row is not asked for ten seconds. Prompts of token ids are not looked up.
+    Completions, chats and, with `vllm`, Anthropic messages get the same token ids as in the engine. A request waits for
+    the ids for at most `budget`, and is then routed with the estimate; ids that arrive later are kept for the next
+    request with the same body. A source that fails five times in a row is not called for ten seconds. Prompts that
+    consist of token ids are not looked up.
     """
 
     plugin_type = "token-producer"
@@ -248,17 +239,14 @@ class TokenProducer(
     def warnings(self) -> Sequence[str]:
         source = None if self._fetches is None else self._fetches.source
         if isinstance(source, LocalTokenizer) and source.template is None:
-            return (f"no chat template is beside {source.name}: tokens of chats are estimated; name chatTemplatePath",)
+            return (f"{source.name} has no chat template: tokens of chats are estimated; set chatTemplatePath",)
         if self.parameters.service is None or self.parameters.vllm is not None:
             return ()
-        warning = (
-            f"modelName alone makes the picker ask a vLLM server at {DEFAULT_URL} for token ids: write "
-            "vllm: {url: ...} to name the server, or estimate: {} to ask none"
-        )
-        return (warning,)
+        remedy = "write vllm: {url: ...} for another server, or estimate: {} for no server"
+        return (f"with modelName only, token ids are requested from a vLLM server at {DEFAULT_URL}: {remedy}",)
 
     def setup(self) -> None:
-        # A plugin named like its type is the default producer.
+        # The default producer is the plugin that has its type as name.
         self._key = PROMPT_TOKENS.produced_by("" if self.name == self.plugin_type else self.name)
         self._lookup_key: DataKey[Lookup] = DataKey("token-lookup", self.plugin_type, self.name)
         self.writes = (self._key,)
@@ -272,12 +260,12 @@ class TokenProducer(
         if file is not None:
             return LocalTokenizer(file)
         if (uds := self.parameters.uds_tokenizer_config) is not None:
-            from epp.pool.tokens.uds_tokenizer import UdsTokenizer  # noqa: PLC0415  it loads a gRPC client
+            from epp.pool.tokens.uds_tokenizer import UdsTokenizer  # noqa: PLC0415  imports a gRPC client
 
             return UdsTokenizer(uds, self.parameters.model_name)
         if service is None:
             return None
-        from epp.pool.tokens.render_service import RenderService  # noqa: PLC0415  it loads an HTTP client
+        from epp.pool.tokens.render_service import RenderService  # noqa: PLC0415  imports an HTTP client
 
         return RenderService(service, self.parameters.model_name)
 
@@ -286,7 +274,7 @@ class TokenProducer(
             await self._fetches.run()
 
     def produce(self, request: Request, candidates: Candidates) -> None:  # noqa: ARG002  as the role calls it
-        """Publish the token ids, if they are here, or else an estimate."""
+        """Publish the token ids if they are known, or else an estimate."""
         counted = self._estimated(request)
         lookup = request.get(self._lookup_key) or self._looked_up(request)
         if lookup is not None and (tokens := lookup.tokens) is not None:
@@ -298,7 +286,7 @@ class TokenProducer(
         request.put(self._key, counted)
 
     def admit(self, request: Request, candidates: Candidates) -> Awaitable[None] | None:
-        """Hold the request until its token ids are here, or the budget is used up."""
+        """Hold the request until its token ids arrive, or the budget is used up."""
         lookup, api = request.get(self._lookup_key), Api.of(request.path)
         if self._fetches is None or lookup is None or api is None or lookup.result is not None or request.dry_run:
             return None
@@ -324,7 +312,7 @@ class TokenProducer(
         )
 
     def _looked_up(self, request: Request) -> Lookup | None:
-        """Look in the cache, once; None if there is nothing to look up."""
+        """Look the request up in the cache, once; return None if it has no text to look up."""
         api = Api.of(request.path)
         if self._fetches is None or api is None or not request.content or request.body.is_token_ids:
             return None
@@ -333,7 +321,7 @@ class TokenProducer(
         return lookup
 
     def _estimated(self, request: Request) -> PromptTokens:
-        """Return the parser's number with the sizes of media estimated by this plugin."""
+        """Return the number of the parser, with the sizes of media that this plugin estimates."""
         body, image, video = request.body, self._estimate.image, self._estimate.video
         if not body.media:
             return PromptTokens(body.prompt_tokens)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The render API of a vLLM server: token ids of a request as the engine would compute them."""
+"""Token ids from the render API of a vLLM server, the same as in the engine."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -34,20 +34,20 @@ from epp.routing.bodies.model_member import with_model
 
 _MOST_CONTENT_BYTES = 8 * 1024 * 1024
 _ANSWER_LIMIT_BYTES = 8 * 1024 * 1024
-"""Largest answer: the ids of 131,072 tokens take 1 MiB; with media, the answer has more that is not read."""
+"""Largest answer: the ids of 131,072 tokens take 1 MiB; with media, the answer has further data that is not read."""
 _MOST_ID_BYTES = 2 * 1024 * 1024
-"""Text of token ids, and without media the whole answer."""
+"""Largest text of token ids, and largest answer without media."""
 _MOST_LISTS, _MOST_COMMAS = 16 * 1024, 5 * 256 * 1024
-"""JSON lists and objects of an answer, and its commas, also those that are not read: 15 milliseconds."""
+"""Most JSON lists and objects, and most commas, in an answer: decoding them takes 15 milliseconds."""
 _MOST_FEATURE_BYTES = 128 * 1024
 _CONNECTIONS = 32
 _IDLE_SECONDS = 90.0
 _MOST_PROMPTS = 1024
-"""Prompts in an answer: each takes ten microseconds."""
+"""Most prompts in an answer: each takes ten microseconds."""
 _SERVICE_AT_FAULT = frozenset(
     {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
 )
-"""Statuses below 500 that are not about the prompt."""
+"""Statuses below 500 that do not depend on the prompt."""
 _decode_features = msgspec.json.Decoder(Features).decode
 
 
@@ -72,7 +72,7 @@ _decode = msgspec.json.Decoder(_Rendered | list[_Rendered]).decode
 
 
 class RenderService(TokenSource):
-    """Sends each body, with another model, to a vLLM server; pooled connections, HTTP/1.1."""
+    """Sends each request body, with the configured model, to a vLLM server over pooled HTTP/1.1 connections."""
 
     most_bytes = _MOST_CONTENT_BYTES
     most_fetches = _CONNECTIONS
@@ -133,7 +133,7 @@ async def _body_of(answer: aiohttp.ClientResponse, most: int) -> bytes:
 
 
 async def _read(answer: bytes) -> Tokens:
-    """Return the tokens of an answer: one object, or for completions a list with one for each prompt."""
+    """Return the tokens of an answer: one object, or for completions a list with one object for each prompt."""
     if count_of("{", answer) + count_of("[", answer) > _MOST_LISTS or count_of(",", answer) > _MOST_COMMAS:
         raise PromptRefusedError  # clients choose the number of prompts and media
     try:
@@ -141,9 +141,9 @@ async def _read(answer: bytes) -> Tokens:
         every = found if isinstance(found, list) else [found]
         media = every[0].features.media() if len(every) == 1 and every[0].features is not None else ()
     except (ValueError, RecursionError):
-        raise SourceFailedError("the answer is not one of the render API") from None
+        raise SourceFailedError("the answer is not in the format of the render API") from None
     if not every:
-        raise SourceFailedError("answered for no prompt")
+        raise SourceFailedError("the answer has no prompts")
     if len(every) > _MOST_PROMPTS or sum(memoryview(each.token_ids).nbytes for each in every) > _MOST_ID_BYTES:
         raise PromptRefusedError
     prompts: list[NDArray[np.uint32]] = []
@@ -152,7 +152,7 @@ async def _read(answer: bytes) -> Tokens:
 
 
 def _unpack(every: Sequence[_Rendered], prompts: list[NDArray[np.uint32]]) -> Iterator[None]:
-    """Add the ids of each prompt to `prompts`, in a step of its own."""
+    """Add the ids of each prompt to `prompts`, one prompt per step."""
     left = MOST_TOKENS
     for each in every:
         packed = packed_json(bytes(each.token_ids), left)

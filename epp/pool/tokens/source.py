@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters of the token producer, the interface of sources of token ids, and prompts in text as vLLM has them."""
+"""Parameters of the token producer, the interface of sources of token ids, and text prompts in the format of vLLM."""
 
 import json
 from abc import ABC, abstractmethod
@@ -29,23 +29,23 @@ _MOST_SOCKET_PATH_BYTES = 107
 
 
 class Estimate(Parameters, frozen=True):
-    """Estimate of four bytes for each token, and of media by their size."""
+    """Estimate of four bytes per token, and of media by their size."""
 
     image: ImageEstimate | None = None
-    """Tokens of images; by default one for each 1,024 pixels."""
+    """Tokens of images; by default one token for each 1,024 pixels."""
     video: VideoEstimate | None = None
-    """Tokens of videos; by default those of an image of 640 by 360 pixels for each second."""
+    """Tokens of videos; by default, for each second, the tokens of an image of 640 by 360 pixels."""
 
 
 class Vllm(Parameters, frozen=True):
-    """A vLLM server that renders prompts; of vLLM 0.32, one started with `--enable-scale-out`."""
+    """A vLLM server that renders prompts; vLLM 0.32 must be started with `--enable-scale-out`."""
 
     url: Name = DEFAULT_URL
     """Base URL; bodies of requests are sent to `/v1/completions/render` and other render paths below it."""
     timeout: str = "5s"
-    """Time for an answer. A request waits for the `budget` only; a later answer is of use to the next ones."""
+    """Time limit for an answer. A request only waits for the `budget`; later requests can use a later answer."""
     mm_timeout: str = "30s"
-    """Time for the answer to a prompt with media."""
+    """Time limit for the answer to a prompt with media."""
 
     def __post_init__(self) -> None:
         if not is_url(self.url):
@@ -57,27 +57,27 @@ class Vllm(Parameters, frozen=True):
 
 
 class TokenizerFile(Parameters, frozen=True):
-    """A tokenizer in this process, and its chat template: as trusted as this configuration."""
+    """A tokenizer in this process, and its chat template, which must be as trustworthy as this configuration."""
 
     path: Name
-    """Path of the model's `tokenizer.json`, in the format of Hugging Face; read with the configuration."""
+    """Path of the model's `tokenizer.json`, in the format of Hugging Face; it is read with the configuration."""
     chat_template_path: str = ""
     """Path of the chat template in Jinja; by default `chat_template.jinja` beside the tokenizer, or else the
     `chat_template` in `tokenizer_config.json` there."""
     max_bytes: Count = 512 * 1024
-    """Bytes of a request body that is tokenized; the tokens of a larger one are estimated."""
+    """Largest request body that is tokenized, in bytes; the tokens of larger bodies are estimated."""
 
 
 class UdsTokenizerConfig(Parameters, frozen=True):
-    """The tokenizer service of llm-d-kv-cache, asked by gRPC without TLS."""
+    """The tokenizer service of llm-d-kv-cache, called over gRPC without TLS."""
 
     socket_file: Name = "/tmp/tokenizer/tokenizer-uds.socket"  # noqa: S108  as llm-d's manifests mount it
-    """Path of its Unix socket; `host:port` with `useTCP`."""
+    """Path of the Unix socket of the service; `host:port` with `useTCP`."""
     use_tcp: bool = field(default=False, name="useTCP")
     """Connect by TCP."""
     model_tokenizer_map: Mapping[str, str] = field(default_factory=dict)
-    """Folders of tokenizers in the service, or the `tokenizer.json` in them, by `modelName`; empty: it is asked for
-    `modelName` itself."""
+    """Folders of tokenizers in the service, or the `tokenizer.json` in them, by `modelName`. If empty, the tokenizer
+    `modelName` is used."""
 
     def __post_init__(self) -> None:
         if self.use_tcp:
@@ -105,45 +105,45 @@ class TokenProducerParameters(Parameters, frozen=True):
     """Method: at most one of `estimate`, `tokenizer`, `vllm` and `udsTokenizerConfig`; `estimate` by default."""
 
     model_name: str = ""
-    """Model that `vllm` or `udsTokenizerConfig` is asked about. Without a method, `vllm` with its defaults is used."""
+    """Model whose tokens `vllm` or `udsTokenizerConfig` supplies. With no other field, `vllm` has its defaults."""
     estimate: Estimate | None = None
     """Count four bytes as one token."""
     tokenizer: TokenizerFile | None = None
-    """Count with a tokenizer file; needs the extra `tokenizers`."""
+    """Count with a tokenizer file; requires the extra `tokenizers`."""
     vllm: Vllm | None = None
-    """Ask a vLLM server for token ids; needs `modelName`."""
+    """Request token ids from a vLLM server; requires `modelName`."""
     uds_tokenizer_config: UdsTokenizerConfig | None = None
-    """Ask llm-d's tokenizer service, which it has deprecated; needs `modelName`."""
+    """Request token ids from llm-d's tokenizer service, which llm-d has deprecated; requires `modelName`."""
     budget: str = "50ms"
-    """Time that a request may wait for token ids; after that it is routed with an estimate."""
+    """Longest time that a request waits for token ids; after that it is routed with an estimate."""
 
     def __post_init__(self) -> None:
         uds = self.uds_tokenizer_config
         methods = {"estimate": self.estimate, "tokenizer": self.tokenizer, "vllm": self.vllm, "udsTokenizerConfig": uds}
         given = [name for name, value in methods.items() if value is not None]
         if len(given) > 1:
-            raise ValueError(f"both {given[0]} and {given[1]} are set; leave one of them out")
+            raise ValueError(f"both {given[0]} and {given[1]} are set: leave one of them out")
         if self.vllm is not None and not self.model_name:
             raise ValueError("modelName is missing: name the model that the server at vllm.url serves")
         if uds is not None:
             if not self.model_name:
-                raise ValueError("modelName is missing: name the model that udsTokenizerConfig is asked about")
+                raise ValueError("modelName is missing: name the model whose tokens udsTokenizerConfig supplies")
             uds.tokenizer(self.model_name)
         duration_setting("budget", self.budget)
 
     @property
     def service(self) -> Vllm | None:
         others = (self.estimate, self.tokenizer, self.uds_tokenizer_config)
-        is_asked = self.model_name and all(method is None for method in others)
-        return self.vllm or Vllm() if is_asked else None
+        is_used = self.model_name and all(method is None for method in others)
+        return self.vllm or Vllm() if is_used else None
 
 
 MOST_TOKENS = 128 * 1024
-"""Tokens of a request that are kept: as many as the index of KV events looks up."""
+"""Most tokens of a request that are kept; the index of KV events looks up the same number."""
 
 
 class Api(StrEnum):
-    """An API whose prompts a source may know, by the end of its path."""
+    """An API whose prompts a source may support, by the end of its path."""
 
     CHAT = "chat/completions"
     COMPLETION = "completions"
@@ -168,7 +168,7 @@ class Tokens(NamedTuple):
     """The token ids of a request."""
 
     total: int
-    """Tokens of the prompts; `ids` has the first `MOST_TOKENS`."""
+    """Number of tokens of the prompts; `ids` has the first `MOST_TOKENS`."""
     ids: NDArray[np.uint32]
     ends: tuple[int, ...] = ()
     """End of each prompt of a list, in tokens; empty for a single prompt."""
@@ -176,7 +176,7 @@ class Tokens(NamedTuple):
 
     @classmethod
     def joined(cls, prompts: Sequence[NDArray[np.uint32]], media: tuple[MediaTokens, ...] = ()) -> "Tokens":
-        """Return those of several prompts, or of a single one."""
+        """Return the tokens of a single prompt, or of a list of prompts."""
         every = prompts[0] if len(prompts) == 1 else np.concatenate(prompts)
         kept = every[:MOST_TOKENS].copy() if len(every) > MOST_TOKENS else every
         if len(prompts) == 1:
@@ -197,7 +197,7 @@ class Features(msgspec.Struct):
     mm_placeholders: dict[str, list[_Placeholder]] = {}
 
     def media(self) -> tuple[MediaTokens, ...]:
-        """Return the placeholders in order; raises ValueError where they overlap, or do not pair with hashes."""
+        """Return the placeholders in order; raises ValueError if they overlap, or do not match the hashes."""
         found = [
             MediaTokens(identifier, place.offset, place.length)
             for kind, places in self.mm_placeholders.items()
@@ -214,11 +214,11 @@ class Features(msgspec.Struct):
 
 
 class PromptRefusedError(Exception):
-    """The source has no tokens for this prompt; others may have."""
+    """The source has no tokens for this prompt, but may have tokens for other prompts."""
 
 
 class SourceFailedError(Exception):
-    """The source failed; the message may be logged, and holds nothing of a prompt."""
+    """The source failed; the message may be logged, and contains no part of a prompt."""
 
 
 class TokenSource(ABC):
@@ -227,16 +227,16 @@ class TokenSource(ABC):
     name: str
     """Name in log lines and on `/healthz`."""
     most_bytes: int
-    """Largest body that it is asked about."""
+    """Largest request body."""
     most_fetches: int
-    """Prompts that it is asked about at a time."""
+    """Most fetches at a time."""
 
     @abstractmethod
     def opened(self) -> AbstractAsyncContextManager[object]:
-        """Hold what `fetch` needs, until the context ends."""
+        """Keep the resources of `fetch` open until the context ends."""
 
-    async def prepare(self) -> None:  # noqa: B027  most need nothing
-        """Get ready, once it is open; raises SourceFailedError or TimeoutError."""
+    async def prepare(self) -> None:  # noqa: B027  optional
+        """Prepare for fetches after opening; raises SourceFailedError or TimeoutError."""
 
     @abstractmethod
     async def fetch(self, prompt: Prompt) -> Tokens:
@@ -252,7 +252,7 @@ class CompletionRequest(msgspec.Struct):
     prompt_embeds: msgspec.Raw | None = None
 
     def texts(self) -> list[str]:
-        """Return the prompts; raises PromptRefusedError where their tokens are not those of the texts."""
+        """Return the prompts; raises PromptRefusedError if their tokens are not those of the texts."""
         if self.truncate_prompt_tokens is not None or self.prompt_embeds is not None:
             raise PromptRefusedError
         return self.prompt if isinstance(self.prompt, list) else [self.prompt]
@@ -285,13 +285,13 @@ class ChatRequest(msgspec.Struct):
     truncate_prompt_tokens: int | None = None
 
     def tool_list(self) -> list[dict[str, Any]] | None:
-        """Return the tools with the fields that vLLM knows, in its order."""
+        """Return the tools with the fields that vLLM reads, in the same order."""
         if not self.tools:
             return None
         return [{"type": "function", "function": msgspec.to_builtins(tool.function)} for tool in self.tools]
 
     def variables(self) -> dict[str, Any]:
-        """Return further variables of the template; members of the request take precedence over its `kwargs`."""
+        """Return further variables of the template; fields of the request take precedence over its `kwargs`."""
         found = dict(self.chat_template_kwargs or {})
         if self.reasoning_effort is not None:
             found.setdefault("enable_thinking", self.reasoning_effort != "none")
@@ -305,7 +305,7 @@ class ChatRequest(msgspec.Struct):
     def conversation(self, *, parts: bool, developer: bool) -> list[dict[str, Any]]:
         """Return the messages with contents as lists of `parts`, or as texts; raises PromptRefusedError for media.
 
-        If the template has no role `developer`, its messages have the role `system`.
+        If the template does not support the role `developer`, the role `system` replaces it.
         """
         messages = [_message(given, parts=parts) for given in self.messages]
         if developer or all(message["role"] != "developer" for message in messages):
@@ -318,7 +318,7 @@ decode_chat = msgspec.json.Decoder(ChatRequest).decode
 
 
 def _with_one_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the messages with those of the developer as `system`; several of these are joined at the beginning."""
+    """Return the messages with all `system` and `developer` messages joined into one `system` message at the start."""
     system = [message for message in messages if message["role"] in {"system", "developer"}]
     others = [message for message in messages if message["role"] not in {"system", "developer"}]
     content = system[0]["content"]
@@ -367,7 +367,7 @@ def _texts(content: object) -> list[str]:
 
 
 def _call(call: Any) -> dict[str, Any]:
-    """Return a call of a tool, with its arguments as an object: an empty one where they are no JSON object."""
+    """Return a tool call with its arguments as an object, which is empty if they are not a JSON object."""
     arguments = call["function"].get("arguments")
     if isinstance(arguments, str):
         with suppress(ValueError):

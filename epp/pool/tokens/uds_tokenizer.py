@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tokenizer service of llm-d-kv-cache 0.9: token ids over gRPC, by default on a Unix socket."""
+"""Token ids from the tokenizer service of llm-d-kv-cache 0.9, over gRPC, by default on a Unix socket."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,12 +28,12 @@ _MOST_CONTENT_BYTES = 4 * 1024 * 1024
 """Largest content. A thread decodes and encodes it in steps; each step holds the interpreter lock for 10 ms."""
 _MOST_ANSWER_BYTES = 4 * 1024 * 1024
 _MOST_FIELDS = 8192
-"""Fields of an answer: each takes a microsecond; a list of token ids is one."""
+"""Most fields of an answer: each takes a microsecond; a list of token ids is one field."""
 _MOST_PARTS = 4096
-"""Messages of a chat and parts of them: each takes microseconds."""
+"""Most messages and message parts of a chat: each takes some microseconds."""
 _MOST_REASON = 300
 _START_SECONDS = 30.0
-"""Time to load a tokenizer."""
+"""Time limit for loading a tokenizer."""
 _TIMEOUT_SECONDS, _MEDIA_TIMEOUT_SECONDS = 5.0, 30.0
 _OPTIONS = (
     ("grpc.max_receive_message_length", _MOST_ANSWER_BYTES),
@@ -44,7 +44,7 @@ _OPTIONS = (
 _PROMPT_AT_FAULT = frozenset(
     {grpc.StatusCode.INTERNAL, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED}
 )
-"""Statuses that may be about the prompt: the service answers INTERNAL to one that vLLM refuses."""
+"""Statuses that the prompt may cause: the service answers INTERNAL to a prompt that vLLM refuses."""
 
 
 class _Url(msgspec.Struct):
@@ -62,7 +62,7 @@ class _Part(msgspec.Struct):
 
 
 class _Message(msgspec.Struct):
-    """The members of a message that the service knows; others do not reach its template."""
+    """The fields of a message that the service passes to its template."""
 
     role: str
     content: str | list[_Part] | None = None
@@ -83,9 +83,9 @@ class _Message(msgspec.Struct):
 
 
 class UdsTokenizer(TokenSource):
-    """Sends prompts in text, and chats with images, to the service.
+    """Sends text prompts, and chats with images, to the service.
 
-    The service is told to load the tokenizer at the start, and again before the next prompt after a failure.
+    The service must load the tokenizer at the start, and again after each failure, before the next prompt.
     """
 
     most_bytes = _MOST_CONTENT_BYTES
@@ -117,7 +117,7 @@ class UdsTokenizer(TokenSource):
         self._is_ready = True
 
     async def fetch(self, prompt: Prompt) -> Tokens:
-        """Ask the service; before that, have the tokenizer loaded if it may not be."""
+        """Return the token ids from the service, which first loads the tokenizer if necessary."""
         if not self._is_ready:
             await self.prepare()
         try:
@@ -128,7 +128,7 @@ class UdsTokenizer(TokenSource):
         timeout = _MEDIA_TIMEOUT_SECONDS if prompt.has_media else _TIMEOUT_SECONDS
         try:
             return _read(await self._call(method, message, timeout), success)
-        except grpc.aio.AioRpcError as error:  # its text may hold something of the prompt
+        except grpc.aio.AioRpcError as error:  # its text may contain a part of the prompt
             self._is_ready = False
             code = error.code()
             if code is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -176,7 +176,7 @@ def _chat(model: bytes, content: bytes) -> bytes:
 
 def _read(answer: bytes, success: int) -> Tokens:
     reader = FieldReader(_MOST_FIELDS)
-    found = dict(reader.fields(answer))  # of several values, the last one counts
+    found = dict(reader.fields(answer))  # the last value of a repeated field counts
     if not found.get(success):
         raise PromptRefusedError
     packed = bytes(_view(found.get(2)))
@@ -185,7 +185,7 @@ def _read(answer: bytes, success: int) -> Tokens:
 
 
 def _features(reader: FieldReader, message: memoryview) -> Features:
-    """Read two maps: each entry has a modality, and a message that is a list."""
+    """Read the two maps in a message; each entry has a modality and a list."""
     hashes: dict[str, list[str]] = {}
     places: dict[str, list[dict[str, int | memoryview]]] = {}
     for field, entry in reader.fields(message):
@@ -201,7 +201,7 @@ def _features(reader: FieldReader, message: memoryview) -> Features:
 
 
 def _view(value: int | memoryview | None) -> memoryview:
-    """Return a string or message; empty if it is missing."""
+    """Return a string or message field; empty if it is missing."""
     return value if isinstance(value, memoryview) else memoryview(b"")
 
 

@@ -323,7 +323,7 @@ REFUSED = {
     ],
     "token-producer": [
         ({"vllm": {"url": "http://a", "timeout": "5s"}}, "modelName is missing"),
-        ({"udsTokenizerConfig": {}}, "modelName is missing: name the model that udsTokenizerConfig is asked about"),
+        ({"udsTokenizerConfig": {}}, "modelName is missing: name the model whose tokens udsTokenizerConfig supplies"),
         ({"modelName": "m", "udsTokenizerConfig": {}, "vllm": {}}, "both vllm and udsTokenizerConfig are set"),
         ({"modelName": "m", "udsTokenizerConfig": {"socketFile": "a"}}, "socketFile is 'a': write an absolute path"),
         ({"modelName": "m", "udsTokenizerConfig": {"socketFile": "/" * 108}}, "socketFile is longer than 107 bytes"),

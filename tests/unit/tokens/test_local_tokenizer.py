@@ -178,7 +178,7 @@ async def test_chats_without_a_template_are_estimated_with_a_warning(path):
     (path.parent / "chat_template.jinja").unlink()
     async with asked(local(path)) as world:
         assert await world.ids(chat("hello")) is None
-        assert "no chat template is beside" in world.producer.warnings[0]
+        assert "has no chat template" in world.producer.warnings[0]
 
 
 async def test_tokenizer_runs_beside_the_event_loop(path):
