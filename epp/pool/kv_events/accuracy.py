@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accuracy of predicted prefix matches, by the cached tokens that engines report; and metrics of the index."""
+"""Accuracy of predicted prefix matches, measured by the cached tokens that engines report; metrics of the index."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ LOOKUPS, HITS, LONGEST_HITS, _ADMISSIONS, _EVICTIONS = (
         ("lookup_requests", "Requests looked up in the index."),
         ("lookup_hits", "Longest match of each lookup, in blocks, summed up."),
         ("max_pod_hit_count", "The same as lookup_hits."),
-        ("admissions", "Blocks that the index took in."),
-        ("evictions", "Blocks that the index evicted for lack of room."),
+        ("admissions", "Blocks added to the index."),
+        ("evictions", "Blocks evicted from the full index."),
     )
 )
 _SUPPRESSED, _FORWARDED = (
@@ -48,13 +48,13 @@ LATENCY = PluginMetric(
     bounds=(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
     legacy=Legacy("kvcache_index_lookup_latency_seconds"),
 )
-UNTOLD = PluginMetric(
+WITHOUT_TOKENS = PluginMetric(
     "prefix_requests_without_tokens", "Requests that were not looked up: no token ids.", is_counter=True
 )
 
 
 def index_samples(index: BlockIndex) -> Iterator[Sample]:
-    """Yield size and use of an index; read from any thread."""
+    """Yield the metrics of an index; may be called in any thread."""
     yield Sample(_BLOCKS, len(index))
     yield Sample(_ADMISSIONS, index.blocks.admitted)
     yield Sample(_EVICTIONS, index.blocks.evicted)
@@ -91,19 +91,19 @@ class PredictionCheck(Parameters, frozen=True):
     """Comparison of predicted matches with the `cached_tokens` of responses."""
 
     tolerated_share: Share = 0.1
-    """Difference that counts as right, as a share of the prompt's tokens; two blocks always count as right."""
+    """Largest difference of a right prediction, as a share of the prompt's tokens; two blocks are always tolerated."""
     window: Count = 50
     """Number of the latest checked responses of an endpoint that count."""
     min_responses: Count = 20
     """Least number of checked responses of an endpoint before its predictions can be distrusted. After a gap in its
-    events, its blocks are certain again once so many predictions in a row were right."""
+    events, its blocks are certain again after this number of right predictions in a row."""
     wrong_share: Share = 0.5
-    """Share of wrong predictions above which those of an endpoint are not used; 1 to use them always."""
+    """Share of wrong predictions above which the predictions for an endpoint are not used; 1 to always use them."""
     recovered_share: Share = 0.2
     """Share of wrong predictions below which they are used again."""
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance whose matches replace those of such an endpoint, if configured; empty for the
-    default one. Without it, the cache of the endpoint counts as empty."""
+    default instance. Without it, the cache of the endpoint counts as empty."""
 
     def __post_init__(self) -> None:
         if self.min_responses > self.window:
@@ -121,7 +121,7 @@ class _Record(NamedTuple):
 
 
 class Accuracy:
-    """Wrong and right predictions by endpoint, which is given by any number."""
+    """Wrong and right predictions by endpoint, under any number that identifies it."""
 
     def __init__(self, parameters: PredictionCheck, block_tokens: int) -> None:
         self._given = parameters
@@ -130,7 +130,7 @@ class Accuracy:
         self.distrusted: set[int] = set()
         """Endpoints whose predictions are wrong too often."""
         self._uncertain: dict[int, int] = {}
-        """Right predictions that are missing until the blocks of an endpoint are certain again."""
+        """Number of right predictions after which the blocks of an endpoint are certain again."""
         self._predicted = self._reported = self._right = self._wrong = 0
 
     def forget(self, endpoint: int) -> None:
@@ -141,7 +141,7 @@ class Accuracy:
     def doubt(self, endpoint: int) -> bool:
         """Make the blocks of an endpoint uncertain; return whether its responses can show that they are wrong.
 
-        They can if the latest ones reported cached tokens that agreed with its predictions.
+        They can if its last checked response agreed with the prediction.
         """
         record = self._records.get(endpoint)
         if record is None or endpoint in self.distrusted or not record.wrong or record.wrong[-1]:
@@ -150,12 +150,12 @@ class Accuracy:
         return True
 
     def check(self, endpoint: int, path: str, predicted: int, reported: int | None, prompt_tokens: int) -> bool:
-        """Compare the cached tokens of a response; `reported` is None if the response did not say.
+        """Compare the cached tokens of a response; `reported` is None if the response has no `cached_tokens`.
 
         Return whether uncertain blocks of the endpoint are now known to be wrong: fewer were cached than predicted.
 
-        vLLM leaves `cached_tokens` out if it is 0: a response without it counts as 0 if another one of the endpoint, to
-        the same path, had it; otherwise it counts for nothing.
+        vLLM omits `cached_tokens` if it is 0: a response without it counts as 0 if another response of the endpoint, to
+        the same path, had it; otherwise it is ignored.
         """
         record = self._records.get(endpoint)
         if record is None:
@@ -170,7 +170,7 @@ class Accuracy:
             record.paths.add(path)
         tolerated = max(2 * self._block_tokens, self._given.tolerated_share * prompt_tokens)
         if max(predicted, reported) <= tolerated:
-            return False  # a short match is right by any index
+            return False  # a short match is always right
         wrong = abs(predicted - reported) > tolerated
         record.wrong.append(wrong)
         self._predicted += predicted
@@ -190,7 +190,7 @@ class Accuracy:
 
     @property
     def samples(self) -> Iterator[Sample]:
-        """Values of the metrics; read from any thread."""
+        """Values of the metrics; may be read in any thread."""
         latest = [wrong for record in list(self._records.values()) for wrong in tuple(record.wrong)]
         yield Sample(_TOKENS, self._predicted, ("predicted",))
         yield Sample(_TOKENS, self._reported, ("reported",))

@@ -19,10 +19,10 @@ from epp.pool.kv_events.order import EngineCounts, EventCounts, EventOrder, Rece
 from epp.pool.kv_events.sockets import Context, Replays, Socket, limited
 
 MOST_RANKS = 64
-"""Ports on which the picker listens at most, one for each data-parallel rank of a pod."""
+"""Most ports on which the picker listens, one for each data-parallel rank of a pod."""
 _LAST_PORT = 65_535
 _MOST_WAITING_BYTES = 64 * 1024 * 1024
-"""Messages of all engines that wait for the end of a replay; further ones are dropped, which is a gap."""
+"""Most bytes of messages that wait for the end of a replay; further messages are dropped, which causes a gap."""
 _BIND_SECONDS = 1.0
 """Time between two attempts to listen."""
 _MOST_LOGGED = 10
@@ -32,11 +32,11 @@ _log = structlog.get_logger()
 
 
 class Sender(NamedTuple):
-    """An endpoint whose messages are believed."""
+    """An endpoint whose messages are accepted."""
 
     engine: int
     names: frozenset[str]
-    """Names in topics."""
+    """Names of the endpoint in topics."""
     host: str
     """IP address from which it connects."""
     counts: EngineCounts
@@ -44,7 +44,7 @@ class Sender(NamedTuple):
     rank: int = 0
     """Index among the endpoints of its pod."""
     replay: str = ""
-    """Address at which it repeats messages; empty for none."""
+    """Address at which it repeats messages; empty if it does not."""
 
 
 class _Connected(NamedTuple):
@@ -55,20 +55,20 @@ class _Connected(NamedTuple):
 
 
 class CentralSocket:
-    """A SUB socket that listens on the port of the address and, for the data-parallel ranks of pods, on the next ones.
+    """A SUB socket that listens on the port of the address, and on the next ports for data-parallel ranks of pods.
 
-    A message is believed if the endpoint that its topic names is in the pool, and if it comes from the address of this
-    endpoint. Without encryption, that is all that can be checked. Ranks of a pod may share the topic of the first one.
+    A message is accepted if the endpoint that its topic names is in the pool, and if it comes from the address of this
+    endpoint. Without encryption, nothing else can be checked. Ranks of a pod may share the topic of the first rank.
     """
 
     def __init__(self, context: Context, address: str, topic: bytes) -> None:
         self.problem = ""
-        """Reason that it does not listen; empty if it does."""
+        """Reason that it does not listen; empty if it listens."""
         self.engines: dict[int, _Connected] = {}
         self._waiting_bytes = 0
         self._context, self._address = context, address
-        self._wanted, self._bound = 0, 0
-        """Ports, from that of the address; none before an endpoint is known: its sender would be unknown."""
+        self._ports, self._bound = 0, 0
+        """Number of ports to listen on, and of those bound. Without endpoints, all senders would be unknown."""
         self._ranks: dict[tuple[str, int, str], Sender] = {}
         """Keyed by pod, rank and address."""
         self._senders: dict[tuple[str, str], Sender] = {}
@@ -86,8 +86,8 @@ class CentralSocket:
         self._senders |= {(name, host): sender for name in sender.names}
         self._ranks[sender.pod, sender.rank, host] = sender
         ports = min(sender.rank + 1, MOST_RANKS, _LAST_PORT + 1 - int(self._address.rpartition(":")[2]))
-        if ports > self._wanted:
-            self._wanted, self._due = ports, 0.0
+        if ports > self._ports:
+            self._ports, self._due = ports, 0.0
 
     def dismiss(self, engine: int) -> None:
         self._senders = {key: each for key, each in self._senders.items() if each.engine != engine}
@@ -95,7 +95,7 @@ class CentralSocket:
         self.forget(engine)
 
     def forget(self, engine: int) -> list[Received]:
-        """Return that the cache of an endpoint is unknown, if it sent something."""
+        """Return the change to an unknown cache, if the endpoint has sent messages."""
         changes = self._disconnected(engine)
         self.engines.pop(engine, None)
         return changes
@@ -118,14 +118,14 @@ class CentralSocket:
                 yield each.replays.socket
 
     def dial(self, now: float) -> None:
-        """Try to listen, if it is time."""
+        """Try to listen, if an attempt is due."""
         if now < self._due:
             return
         self._due = now + _BIND_SECONDS
         host, _, first = self._address.rpartition(":")
         problem = ""
         try:
-            while self._bound < self._wanted:
+            while self._bound < self._ports:
                 self.socket.bind(address := f"{host}:{int(first) + self._bound}")
                 self._bound += 1
             self._due = float("inf")
@@ -138,7 +138,7 @@ class CentralSocket:
     def message(
         self, frames: Sequence[Any], counts: EventCounts, now: float, ignored: Callable[[int], bool]
     ) -> list[Received]:
-        """Return the changes by a message; none of an endpoint that is `ignored`, as it is subscribed to otherwise."""
+        """Return the changes by a message; none for endpoints that are `ignored`, since they are subscribed to."""
         topic = frames[0].bytes.decode(errors="replace")
         parts = topic.split("@")
         name = parts[1] if len(parts) == _PARTS else topic
@@ -182,7 +182,7 @@ class CentralSocket:
         return found
 
     def connections(self) -> list[Received]:
-        """Return that caches are unknown, for each connection that ended; call it when all messages are read."""
+        """Return a change to an unknown cache for each ended connection; call this after reading all messages."""
         found: list[Received] = []
         while self._monitor.poll(0):
             event = parse_monitor_message(self._monitor.recv_multipart())
@@ -208,7 +208,7 @@ class CentralSocket:
 
 @lru_cache(1024)
 def _canonical(host: str) -> str:
-    """Return an IP address in its shortest form; IPv4 as such."""
+    """Return an IP address in its shortest form; an IPv4-mapped address as IPv4."""
     try:
         found = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

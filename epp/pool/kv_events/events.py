@@ -12,19 +12,19 @@ Hash: TypeAlias = int | Annotated[bytes, Meta(min_length=1)]
 TokenId: TypeAlias = Annotated[int, Meta(ge=0, lt=2**32)]
 DEFAULT_TIER = "gpu"
 MOST_BLOCKS = 1_000
-"""Blocks and events that are applied at a time: ten milliseconds at most."""
+"""Most blocks and events that are applied at a time: this takes at most ten milliseconds."""
 _MOST_TOKENS = 32 * 1024
-"""Tokens of these blocks, unless there is only one."""
+"""Most tokens of these blocks; a single block may have more."""
 _MOST_BLOCK_TOKENS = 16 * 1024
 _MOST_EVENTS = 16 * 1024
-"""Events of a message: a step of an engine has a few thousand at most."""
+"""Most events of a message: a step of an engine has a few thousand."""
 _EVENTS_AT_A_TIME, _BYTES_AT_A_TIME = 1024, 256 * 1024
-"""Events that one call decodes, one at least; it holds the interpreter lock for up to ten milliseconds."""
+"""Number and bytes of events that one call decodes, holding the interpreter lock for up to ten milliseconds."""
 _MOST_IN_LIST = 256 * 1024
-"""Token ids of an event, and its hashes."""
+"""Most token ids, and most hashes, of an event."""
 _MOST_NAME = 1024
 _MOST_EXTRA_BYTES = 128 * 1024
-"""Extra keys of an event, of 8,000 blocks with the name of an adapter; lists in lists take 10 milliseconds."""
+"""Most bytes of the extra keys of an event: enough for 8,000 adapter names; nested lists take 10 milliseconds."""
 _ExtraKeys: TypeAlias = Annotated[list[Any], Meta(max_length=64)] | None
 """Extra keys of one block."""
 INDEXED_KINDS = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
@@ -35,10 +35,10 @@ _NO_KEYS = msgspec.Raw(b"\xc0")
 
 
 class BlockStored(msgspec.Struct, tag_field="type", frozen=True):
-    """Blocks were added to a cache, one after another.
+    """Consecutive blocks were added to a cache.
 
-    Without token ids, as vLLM reports blocks that it copies to the memory of the host, they are blocks that earlier
-    events of the engine have described; `block_size` may be 0 then, and the kind of cache is that of the group.
+    vLLM omits the token ids of blocks that it copies to the memory of the host. Earlier events have described such
+    blocks; `block_size` may be 0 then, and the kind of the cache is that of the group.
     """
 
     block_hashes: Annotated[list[Hash], Meta(max_length=_MOST_IN_LIST)]
@@ -99,9 +99,9 @@ _decode_extra_keys = msgspec.msgpack.Decoder(list[_ExtraKeys] | None).decode
 
 
 def decode_events(payload: bytes) -> Sequence[Event]:
-    """Return the events of a message, which are maps in newer versions of vLLM and arrays in older ones and in SGLang.
+    """Return the events of a message: maps from newer versions of vLLM, arrays from older versions and from SGLang.
 
-    Raises msgspec.DecodeError if one of them is malformed or of an unknown type.
+    Raises msgspec.DecodeError if an event is malformed or of an unknown type.
     """
     every = _decode_message(payload).events
     found: list[Event] = []
@@ -116,7 +116,7 @@ def decode_events(payload: bytes) -> Sequence[Event]:
             if memoryview(event.extra_keys).nbytes > _MOST_EXTRA_BYTES:
                 raise msgspec.ValidationError(f"an event has extra keys of more than {_MOST_EXTRA_BYTES} bytes")
             if event.token_ids and not event.block_size:
-                raise msgspec.ValidationError("an event has token ids in blocks of no tokens")
+                raise msgspec.ValidationError("an event has token ids, but block_size is 0")
             msgspec.structs.force_setattr(event, "extra_keys", _decode_extra_keys(event.extra_keys))
     return found
 
@@ -131,7 +131,7 @@ def _portions(every: Sequence[msgspec.Raw]) -> Iterator[Sequence[msgspec.Raw]]:
 
 
 def rank_in(payload: bytes) -> int:
-    """Return the data-parallel rank of the engine that sent a message; 0 if it does not say."""
+    """Return the data-parallel rank of the engine that sent a message; 0 if the message has none."""
     try:
         return _decode_ranked(payload).rank or 0
     except msgspec.DecodeError:
@@ -146,7 +146,7 @@ def hash_of(value: Hash) -> int:
 
 
 def skip_reason(event: BlockStored | BlockRemoved, kind: str | None) -> str:
-    """Return why the index skips an event of a cache of this kind, or of an unknown one; empty if it does not."""
+    """Return the reason that the index skips an event of this kind of cache (None if unknown); empty for no reason."""
     if event.group_idx is None:
         return ""
     if kind is None:
@@ -160,7 +160,7 @@ def skip_reason(event: BlockStored | BlockRemoved, kind: str | None) -> str:
 
 
 def pieces_of(event: Event) -> Iterator[Event]:
-    """Yield events with the same effect one after another, each applied in a few milliseconds; one at least."""
+    """Yield at least one event; together they have the same effect, and each is applied in a few milliseconds."""
     if isinstance(event, BlockRemoved):
         hashes = event.block_hashes
         for start in range(0, max(1, len(hashes)), MOST_BLOCKS):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks by key, with the endpoints whose caches hold them, by tier: lookups, additions and removals in arrays."""
+"""Blocks by key, with the endpoints whose caches hold them, by tier; all operations work on arrays."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, pairwise
@@ -13,23 +13,23 @@ from epp.pool.kv_events.events import INDEXED_KINDS
 from epp.pool.kv_events.rows import Keys, Rows, RowTable
 
 _MOST_COPIED = 1 << 20
-"""Blocks whose copies are counted: 22 bytes each."""
+"""Most blocks whose copies are counted: 22 bytes each."""
 
 
 class Copies:
-    """Copies beyond the first one, by a name for a block in a cache; the least recently used are forgotten."""
+    """Number of further copies of a block in a cache, by a name for both; the least recently used are forgotten."""
 
     def __init__(self, secret: int) -> None:
         self.table = RowTable(_MOST_COPIED, secret)
         self._counts: NDArray[np.int32] = self.table.column(np.int32)
 
     def add(self, names: Keys, now: int) -> None:
-        """Count one more copy of each; `now` is a time in any unit."""
+        """Count one more copy of each block; `now` is a time in any unit."""
         rows = self.table.put(np.maximum(names, 1), now)
         np.add.at(self._counts, rows[rows >= 0], 1)
 
     def drop(self, names: Keys) -> NDArray[np.bool_]:
-        """Count one copy less of each, and return where there was one."""
+        """Count one copy less of each block; return a mask of the blocks that had a further copy."""
         rows = self.table.find(np.maximum(names, 1))
         found = rows >= 0
         np.subtract.at(self._counts, rows[found], 1)
@@ -39,16 +39,16 @@ class Copies:
 
 
 _BITS = 64
-"""Lanes in one word of a set of holders."""
+"""Number of lanes in one word of a set of holders."""
 _SWEPT = 1 << 17
-"""Rows that one step clears of removed lanes: half a millisecond."""
+"""Rows from which one step removes freed lanes, in half a millisecond."""
 HOST_TIER = "cpu"
 SPECULATIVE = "speculative"
 """Tier of blocks that an engine is expected to store."""
 
 
 class Lane:
-    """The caches of one engine. Its number is a bit in sets of holders."""
+    """The caches of one engine; its number is a bit position in sets of holders."""
 
     __slots__ = ("bit", "id", "kinds", "number", "salt", "word")
 
@@ -56,18 +56,18 @@ class Lane:
         self.id = identifier
         self.number, self.word, self.bit = -1, 0, np.uint64(0)
         self.salt = 0
-        """Differs from that of any other lane, and from those before it was cleared."""
+        """Unique number, which changes when the lane is cleared."""
         self.kinds: dict[int | None, str] = {}
-        """Kinds of caches by group, as events of stored blocks tell."""
+        """Kinds of caches by group, from events of stored blocks."""
 
     @property
     def group(self) -> int | None:
-        """A group whose blocks the index has; None if events name no groups."""
+        """First group whose blocks are indexed; None if events have no groups."""
         return next((group for group, kind in self.kinds.items() if kind in INDEXED_KINDS), None)
 
 
 class Held(NamedTuple):
-    """Leading blocks of a prompt in the caches of each lane."""
+    """Leading blocks of a prompt that the caches of each lane hold."""
 
     blocks: NDArray[np.int32]
     """Blocks in any tier."""
@@ -93,7 +93,7 @@ class CachedBlocks:
         self._numbers = np.zeros(0, dtype=np.intp)
         """Number of each lane, by id; -1 if it is removed."""
         self._count = 0
-        """Numbers in use."""
+        """Count of numbers in use."""
         self._free_ids: list[int] = []
         self._alive = np.zeros(0, dtype=np.uint64)
         """Lanes in use, by word."""
@@ -101,7 +101,7 @@ class CachedBlocks:
         self._leaving: list[int] = []
         """Numbers that the next sweep clears."""
         self._clearing: list[int] = []
-        """Numbers that the present sweep clears."""
+        """Numbers that the current sweep clears."""
         self._swept = 0
         self._copies = Copies(secret)
         self._salts = count(1)
@@ -110,7 +110,7 @@ class CachedBlocks:
         return self.blocks.count
 
     def add(self) -> Lane:
-        """Return a new lane, which is empty."""
+        """Return a new, empty lane."""
         if not self._free_ids:
             self._free_ids.append(len(self._numbers))
             self._numbers = np.append(self._numbers, -1)
@@ -119,7 +119,7 @@ class CachedBlocks:
         return lane
 
     def remove(self, lane: Lane) -> None:
-        """Remove a lane. Lookups do not see it any more; `sweep` frees the memory."""
+        """Remove a lane: lookups ignore it from now on, and `sweep` frees the memory."""
         self._retire(lane)
         self._numbers[lane.id] = -1
         self._free_ids.append(lane.id)
@@ -129,9 +129,9 @@ class CachedBlocks:
         self._number(lane)
 
     def match(self, keys: Keys, weights: Mapping[str, float], lanes: NDArray[np.intp], now: int | None) -> Held:
-        """Return the leading blocks in the caches of lanes, given by id; a tier without a weight counts 1.
+        """Return the leading blocks in the caches of lanes, given by id; the default weight of a tier is 1.
 
-        An id of -1 stands for an endpoint without a lane. Without a time, the blocks do not count as used.
+        The id -1 stands for an endpoint without a lane. If `now` is None, the blocks do not count as used.
         """
         blocks, weighted = np.zeros(len(lanes), dtype=np.int32), np.zeros(len(lanes))
         offloaded = blocks.copy()
@@ -164,7 +164,7 @@ class CachedBlocks:
         return Held(blocks, weighted, by_tier, offloaded)
 
     def blocks_of(self, lanes: NDArray[np.intp]) -> NDArray[np.int64]:
-        """Return the number of blocks that lanes hold; reads the whole index, for a debug page."""
+        """Return the number of blocks that lanes hold; reads the whole index, so it is only for debug pages."""
         counts = np.zeros(len(self._alive) * _BITS, dtype=np.int64)
         for start in range(0, self.blocks.end, _SWEPT):
             rows = slice(start, min(start + _SWEPT, self.blocks.end))
@@ -178,7 +178,7 @@ class CachedBlocks:
         return np.where(lanes < 0, -1, self._numbers[lanes]) if len(self._numbers) else np.full(len(lanes), -1)
 
     def store(self, keys: Keys, places: Places, now: int) -> None:
-        """Add blocks to caches: lanes, tiers and numbers of blocks, in the order of `keys`."""
+        """Add blocks to caches; `places` has lanes, tiers and numbers of blocks, in the order of `keys`."""
         rows = self.blocks.put(keys, now)
         for tier, word, chosen, bits in _by_word(places, rows >= 0):
             column, at = self._column(tier, word), rows[chosen]
@@ -188,7 +188,7 @@ class CachedBlocks:
             np.bitwise_or.at(column, at, bits)
 
     def withdraw(self, keys: Keys, places: Places) -> int:
-        """Remove blocks from caches, and return how many stay, as copies; blocks without a holder are forgotten."""
+        """Remove blocks from caches and forget unheld blocks; return the number of blocks with other copies."""
         rows, copies = self.blocks.find(keys), 0
         for tier, word, chosen, bits in _by_word(places, rows >= 0):
             column, at = self._column(tier, word), rows[chosen]
@@ -253,7 +253,7 @@ class CachedBlocks:
         return self._holders[tier][word]
 
     def _drop_unheld(self, rows: Rows) -> None:
-        """Forget those of different blocks that no lane holds."""
+        """Forget the blocks that no lane holds; `rows` are unique."""
         held = np.zeros(len(rows), dtype=bool)
         for words in self._holders.values():
             for word in words:
@@ -287,7 +287,7 @@ def _bits(sets: NDArray[np.uint64]) -> NDArray[np.uint8]:
 
 
 def _run_counts(sets: NDArray[np.uint64]) -> NDArray[np.float32]:
-    """Return how many of the sets each lane is in, for each row; fast where neighbours in a row are equal."""
+    """Return the number of sets that contain each lane, for each row; fast if neighbours in a row are equal."""
     every, size = sets.reshape(-1), sets.shape[1]
     is_start = np.ones(len(every), dtype=np.bool_)
     np.not_equal(every[1:], every[:-1], out=is_start[1:])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Index of cached blocks, by the KV events of engines."""
+"""Index of cached blocks, built from the KV events of engines."""
 
 from array import array
 from collections import Counter
@@ -32,13 +32,13 @@ _MASK = 2**64 - 1
 _READ = 1024
 """Rows that `held_by` reads at a time, for 64 lanes."""
 _MOST_BLOCK_SIZES = 4
-"""Sizes of blocks of the engines of one pool."""
+"""Most block sizes of the engines of one pool."""
 _MOST_WRITES = 32
-"""Writes of one call to `apply`, each of at most half a millisecond besides the time for its blocks."""
+"""Most writes of one call to `apply`; each takes up to half a millisecond in addition to the time for its blocks."""
 _MOST_TIERS = 8
-"""Tiers that engines name; blocks of further ones are ignored."""
+"""Most tiers; blocks in further tiers are ignored."""
 _MOST_GROUPS = 64
-"""Groups of layers of one engine, each with a cache of its own."""
+"""Most groups of layers of one engine; each group has its own cache."""
 
 
 class Message(NamedTuple):
@@ -54,7 +54,7 @@ class HeldBlocks(NamedTuple):
     tier: str
     keys: Sequence[int]
     hashes: Sequence[int]
-    """Names in the engine."""
+    """Hashes of the engine."""
 
 
 class _Batch:
@@ -73,7 +73,7 @@ class _Batch:
         """Hashes by lane."""
 
     def touch(self, lane: Lane, hashes: Sequence[int]) -> bool:
-        """Note blocks of an event; return False, and note none, if one of them was noted before."""
+        """Add the blocks of an event to the batch; return False, without adding any, if one was added before."""
         touched = self._touched.setdefault(lane, set())
         if not touched.isdisjoint(hashes):
             return False
@@ -81,8 +81,8 @@ class _Batch:
         return True
 
     def store(self, hashes: Sequence[int], keys: Sequence[int], known: dict[int, int]) -> None:
-        """Add the blocks of an event, as many as there are keys, and put their keys into `known` by hash."""
-        if len(keys) == 1:  # a block of an answer: faster without iterators
+        """Add the first blocks of an event, one for each key, and put their keys into `known` by hash."""
+        if len(keys) == 1:  # usual while an engine generates: faster without iterators
             known[hashes[0]] = keys[0]
             self.stored.append(keys[0])
             self.stored_hashes.append(hashes[0])
@@ -93,10 +93,10 @@ class _Batch:
 
 
 class BlockIndex(CachedBlocks):
-    """Blocks with the lanes that hold them, by events.
+    """Blocks with the lanes that hold them, kept up to date by events.
 
-    Engines name blocks by hashes of their own. The index computes a key from the tokens in the events, and remembers it
-    by the engine's hash, for later events. A `journal` is told the changes by events, in order. Not thread-safe.
+    Engines identify blocks by their own hashes. The index computes a key from the tokens in events, and keeps it under
+    the engine's hash for later events. A `journal` receives the changes in order. Not thread-safe.
     """
 
     def __init__(
@@ -111,19 +111,19 @@ class BlockIndex(CachedBlocks):
         self._keys: Keys = self._engine_blocks.column(np.uint64)
         self._engine_hashes: Keys | None = None if journal is None else self._engine_blocks.column(np.uint64)
         self._tiers: set[str] = set()
-        """Tiers that engines named."""
+        """Known tiers of engines."""
         self.block_sizes: set[int] = set()
-        """Tokens in a block, of engines that stored any."""
+        """Block sizes of engines that stored blocks, in tokens."""
         self.skipped_stores = Counter({("unknown", "unknown_parent"): 0})
-        """Events by kind of cache and reason."""
+        """Number of events by kind of cache and reason."""
         self.skipped_removals = Counter({("unknown", "unknown_group"): 0})
         self.removed_copies = self.removed_hashes = 0
-        """Hashes in removals: of blocks that have another copy in the same cache, and of others."""
+        """Number of removed blocks with another copy in the same cache, and of other removed blocks."""
 
     def apply(self, messages: Sequence[Message], now: int) -> int:
-        """Apply the events of lanes that are not removed, in order; return the number of messages applied.
+        """Apply the events of messages, whose lanes must be in use, in order; return the number of messages applied.
 
-        The rest is left for another call where order takes many writes. `now` is a time in any unit.
+        If the order requires many writes, the other messages are left for the next call. `now` is a time in any unit.
         """
         described = self._described(messages)
         own: dict[int, int] = {}
@@ -163,7 +163,7 @@ class BlockIndex(CachedBlocks):
         return applied
 
     def unknown(self, messages: Sequence[Message]) -> dict[int, int]:
-        """Return hashes in events whose keys are not known, and in the events: scoped, and the engine's."""
+        """Return the hashes in events whose keys are unknown: the engine's hash by scoped hash."""
         wanted: dict[int, int] = {}
         stored: set[int] = set()
         for _, model, events in messages:
@@ -184,7 +184,7 @@ class BlockIndex(CachedBlocks):
         self._keys[rows[rows >= 0]] = np.fromiter(keys.values(), dtype=np.uint64, count=len(keys))[rows >= 0]
 
     def held_by(self, lanes: Sequence[Lane]) -> Iterator[Sequence[HeldBlocks]]:
-        """Yield the blocks that lanes hold by events, some at a time, as they are at that moment; with a journal."""
+        """Yield the blocks that lanes hold, in portions that are current when yielded; requires a journal."""
         start = 0
         while start < self._engine_blocks.end:
             for word in sorted({lane.word for lane in lanes}):
@@ -203,7 +203,7 @@ class BlockIndex(CachedBlocks):
                     yield HeldBlocks(lane, tier, keys[chosen].tolist(), hashes[chosen].tolist())
 
     def _skips(self, lane: Lane, event: BlockStored | BlockRemoved, tier: str) -> bool:
-        """Return whether an event is not for the index, and count it if so."""
+        """Return whether the index skips an event, and count a skipped one."""
         group, skipped = event.group_idx, self.skipped_removals
         is_usual = group is None and tier in self._tiers
         if is_usual and (isinstance(event, BlockRemoved) or event.block_size in self.block_sizes):
@@ -224,7 +224,7 @@ class BlockIndex(CachedBlocks):
         return bool(reason)
 
     def _described(self, messages: Sequence[Message]) -> dict[int, int]:
-        """Return the keys of the blocks that stores refer to, as far as they are known, by the engine's hash."""
+        """Return the known keys of the blocks that stores refer to, by scoped hash."""
         wanted = {
             hash_of(each) ^ self._first(model)
             for _, model, events in messages
@@ -245,7 +245,7 @@ class BlockIndex(CachedBlocks):
         own: Mapping[int, int],
         described: Mapping[int, int],
     ) -> tuple[BlockStored, Sequence[int], Sequence[int]]:
-        """Return an event with the hashes and keys of its blocks; without token ids, only with those that are known.
+        """Return an event with the hashes and keys of its blocks; without token ids, only the known blocks.
 
         There are no keys if the parent of the blocks is unknown.
         """
@@ -283,7 +283,7 @@ class BlockIndex(CachedBlocks):
             keys = np.where(rows < 0, np.uint64(0), self._keys[rows])
             copies = self.withdraw(keys, batch.removed_from)
             if self._journal is not None:
-                gone, start = (keys != 0) & self.lacking(keys, batch.removed_from), 0  # those that have no copy left
+                gone, start = (keys != 0) & self.lacking(keys, batch.removed_from), 0  # blocks without a copy
                 for lane, tier, names in batch.removals:
                     chosen = np.flatnonzero(gone[start : start + len(names)])
                     if len(chosen):
@@ -301,26 +301,26 @@ class BlockIndex(CachedBlocks):
 
 
 def _admits(known: set[Any], value: object, most: int) -> bool:
-    """Return whether a set of bounded size has a value, which is added if there is room."""
+    """Add a value to a set of at most `most` values; return whether the set has the value."""
     if len(known) < most:
         known.add(value)
     return value in known
 
 
 def _label(kind: str | None) -> str:
-    """Return the kind of a cache as metrics name it."""
+    """Return the name of a kind of cache in metrics."""
     return kind if kind in KINDS else "other" if kind else "unknown"
 
 
 def _scoped(hashes: Sequence[Hash], scope: int) -> list[int]:
-    """Return the hashes of an event as the index knows them, for a model."""
+    """Return the hashes of an event, scoped by the model."""
     if len(hashes) == 1 and isinstance(only := hashes[0], int):
         return [only & _MASK ^ scope]
     return [hash_of(each) ^ scope for each in hashes]
 
 
 def _references(event: BlockStored) -> Sequence[Hash]:
-    """Return the blocks in an event that earlier ones have described: its parent, or all if it has no token ids."""
+    """Return the blocks in an event that earlier events described: the parent, or all blocks without token ids."""
     if not event.token_ids:
         return event.block_hashes
     return () if event.parent_block_hash is None else (event.parent_block_hash,)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters of the producer of matches by KV events, as llm-d-router has them."""
+"""Parameters of the producer of matches by KV events, in the form of llm-d-router."""
 
 from typing import Literal
 
@@ -14,7 +14,7 @@ from epp.runtime.addresses import RedisAddress
 
 _DEFAULT_BLOCK_TOKENS = 16
 MOST_BLOCKS = 10_000_000
-"""Blocks that the index holds at most: 62 bytes each, and 8 more for each 64 endpoints beyond 128."""
+"""Most blocks in the index: 62 bytes each, and 8 more for each 64 endpoints beyond 128."""
 
 
 class TokenProcessor(Parameters, frozen=True):
@@ -28,38 +28,38 @@ class TokenProcessor(Parameters, frozen=True):
     """Seed of the keys of blocks."""
     hash_algorithm: Literal["", "cbor-fnv", "xxh64"] = ""
     """Algorithm of the keys that are shared with `redisConfig`; empty for `cbor-fnv`. `xxh64` is twenty times as fast,
-    and longer prompts are looked up with it: 131,072 tokens, not 20,480. Without `redisConfig`, XXH64 is always used,
-    as the keys stay in the picker."""
+    and looks up prompts of 131,072 tokens instead of 20,480. Without `redisConfig`, XXH64 is always used, since the
+    keys stay in the picker."""
 
 
 class InMemory(Parameters, frozen=True):
     """The index of this picker."""
 
     size: Count = MOST_BLOCKS
-    """Most blocks. Of a larger number, 10 million are held, with a warning; 100 million is the default of
-    llm-d-router."""
+    """Most blocks in the index. Numbers above 10 million count as 10 million, with a warning; the default of
+    llm-d-router is 100 million."""
     pod_cache_size: Count = 10
     """Endpoints for each block. Without effect: all endpoints that hold a block are known."""
 
 
 class RedisParameters(Parameters, frozen=True):
-    """A server of Redis or Valkey, or Sentinels that name one; no cluster."""
+    """A Redis or Valkey server, or Sentinels that name one; clusters are not supported."""
 
     address: str = "redis://127.0.0.1:6379"
     """`redis://` or, with TLS, `rediss://`, then `[user:password@]host[:port][/database]`; or `unix:///path`; or, for
     the primary that Sentinels name, `redis+sentinel://[user:password@]host[:port],.../service[/database]`.
-    Without a scheme, `redis://`; `valkey://` and `valkeys://` are the same. If it has no password, the
-    environment variables `EPP_REDIS_USERNAME` and `EPP_REDIS_PASSWORD` supply user and password."""
+    The default scheme is `redis://`; `valkey://` and `valkeys://` are the same as `redis://` and `rediss://`. If there
+    is no password, the environment variables `EPP_REDIS_USERNAME` and `EPP_REDIS_PASSWORD` supply user and password."""
     ca_file: str = ""
-    """File with the certificates that those of the server are checked against, with `rediss://`; empty for those of the
-    system. Not a parameter of llm-d-router."""
+    """File with the certificate authorities of the server, for `rediss://`; empty for those of the system. Not a
+    parameter of llm-d-router."""
 
     def __post_init__(self) -> None:
         self.server.connection()
 
     @property
     def server(self) -> RedisAddress:
-        """The address with its authorities."""
+        """Address and certificate authorities."""
         return RedisAddress(self.address, self.ca_file, "redisConfig.address", "redisConfig.caFile")
 
 
@@ -73,8 +73,8 @@ class BlockIndexParameters(Parameters, frozen=True):
     metrics_logging_interval: Natural = 0
     """Without effect: nothing is logged at intervals."""
     redis_config: RedisParameters | None = None
-    """A server of Redis or Valkey through which pickers share their indexes, beside the index of this picker; needs the
-    extra `redis`. Without effect if `costAwareMemoryConfig` is given, as in llm-d-router."""
+    """A Redis or Valkey server through which pickers share their indexes, in addition to the index of this picker;
+    requires the extra `redis`. Without effect if `costAwareMemoryConfig` is given, as in llm-d-router."""
     cost_aware_memory_config: dict[str, object] | None = None
     """Without effect: `inMemoryConfig` is used."""
 
@@ -92,7 +92,7 @@ class TokenizersPool(Parameters, frozen=True):
     """The tokenizer service of llm-d-kv-cache."""
 
     model_name: str = ""
-    """Model that it is asked about; without it, it is not asked."""
+    """Model whose tokens it supplies; if empty, the service is not used."""
     workers_count: Count = 5
     """Without effect."""
     uds: UdsTokenizerConfig = UdsTokenizerConfig()
@@ -111,7 +111,7 @@ class Indexer(Parameters, frozen=True):
     kv_cache_backend_configs: tuple[Backend, ...] = (Backend(name="gpu", weight=1.0), Backend(name="cpu", weight=0.8))
     """Weights of tiers; a tier that is not listed weighs 1."""
     tokenizers_pool_config: TokenizersPool | None = None
-    """Refused, except in `precise-prefix-cache-scorer`: declare a token-producer with `udsTokenizerConfig`."""
+    """Refused, except by `precise-prefix-cache-scorer`: declare a token-producer with `udsTokenizerConfig`."""
 
 
 class PrecisePrefixCacheParameters(Parameters, frozen=True):
@@ -124,11 +124,11 @@ class PrecisePrefixCacheParameters(Parameters, frozen=True):
     kv_events_config: KvEvents = KvEvents()
     """Subscriptions to the events of engines."""
     speculative_indexing: bool = False
-    """Expect that the target of a request will hold its blocks, until its engine confirms it."""
+    """Assume that the target of a request will hold its blocks, until its engine reports them."""
     speculative_ttl: str = field(default="2s", name="speculativeTTL")
     """Time after which an expected block that no event confirmed is forgotten."""
     prediction_check: PredictionCheck = PredictionCheck()
-    """Condition under which the predictions for an endpoint count as wrong. Not a parameter of llm-d-router."""
+    """Check of the predictions against the cached tokens of responses. Not a parameter of llm-d-router."""
 
     def __post_init__(self) -> None:
         parse_duration(self.speculative_ttl or "0")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Produce the part of a prompt that each endpoint holds in its KV cache, as its engine reports it."""
+"""Publishes the part of a prompt that each endpoint holds in its KV cache, as reported by its engine."""
 
 import asyncio
 from collections import deque
@@ -46,7 +46,7 @@ from epp.pool.kv_events.accuracy import (
     LATENCY,
     LONGEST_HITS,
     LOOKUPS,
-    UNTOLD,
+    WITHOUT_TOKENS,
     Accuracy,
     index_samples,
 )
@@ -70,7 +70,7 @@ from epp.pool.kv_events.shared_index import SHARED_METRICS, SharedIndex
 from epp.pool.kv_events.subscriptions import EVENT_METRICS, KvEvents, Subscriptions
 
 _MOST_EXPECTED = 100_000
-"""Requests whose blocks are expected at an endpoint."""
+"""Most requests whose blocks are expected at an endpoint."""
 _TOKENIZERS = "tokenizersPoolConfig is not supported; declare a token-producer plugin with udsTokenizerConfig instead"
 _DEFAULT_TTL_SECONDS = 2.0
 _SWEEP_SECONDS = 0.1
@@ -80,7 +80,7 @@ LANE = Column("kv_event_lane", "id")
 """Id of the lane of an endpoint in the index."""
 _OK = 200
 _MOST_SHOWN = 20
-"""Endpoints that are named on the health page."""
+"""Most endpoints that are named on the health page."""
 
 
 class _Sent(NamedTuple):
@@ -105,20 +105,21 @@ PP = TypeVar("PP", bound=PrecisePrefixCacheParameters, default=PrecisePrefixCach
 class PrecisePrefixCacheProducer(
     Producer[PP], Admitter[PP], PreRequest[PP], ResponseReporter[PP], EndpointObserver[PP], FollowingTagger[PP]
 ):
-    """Publishes, for each endpoint, the leading blocks of the prompt that its engine reports to hold in its KV cache.
+    """Publishes, for each endpoint, the leading blocks of the prompt that its KV cache holds, as its engine reports.
 
-    Subscribes to the KV events of each endpoint of the pool. The prompt must be known as token ids: those of the
-    request, or those of a token-producer. Blocks are compared at the block size of the engines, and count in blocks of
+    Subscribes to the KV events of each endpoint of the pool. The token ids of the prompt must be known, from the
+    request or from a token-producer. Blocks are compared at the block size of the engines, and count in blocks of
     `blockSizeTokens`, with the weight of the best tier that has them. After a lost connection or a restart, the cache
-    of an endpoint counts as empty until its engine reports again; after a gap in its events also, unless its responses
-    report cached tokens: then the known blocks are used until such a response contradicts them.
+    of an endpoint counts as empty until its engine reports blocks again. The same holds after a gap in its events,
+    unless its responses report cached tokens: then the known blocks are used until such a response contradicts them.
 
     The match of the picked endpoint is compared with the `cached_tokens` of its response, if the engine reports them
-    (vLLM: `--enable-prompt-tokens-details`) and the gateway shows the body. While the matches of an endpoint are wrong
-    too often (`predictionCheck`), those of another producer replace them, and `/healthz` names the endpoint.
+    (vLLM: `--enable-prompt-tokens-details`) and the gateway sends the response body. While the matches of an endpoint
+    are wrong too often (`predictionCheck`), the matches of another producer replace them, and `/healthz` names the
+    endpoint.
 
-    With `redisConfig`, pickers share their indexes, also with llm-d-router. A request waits 50 ms at most for the
-    shared index; the longer match of both counts. While the server fails, this picker uses its own index.
+    With `redisConfig`, pickers share their indexes, also with llm-d-router. A request waits for the shared index for at
+    most 50 ms; the longer match of both indexes counts. While the server fails, this picker uses its own index.
     """
 
     plugin_type = "precise-prefix-cache-producer"
@@ -126,7 +127,7 @@ class PrecisePrefixCacheProducer(
     has_tokenizers = False
     """Whether `tokenizersPoolConfig` is used rather than refused."""
     metrics: ClassVar[tuple[PluginMetric, ...]] = (
-        *INDEX_METRICS, LOOKUPS, HITS, LONGEST_HITS, LATENCY, UNTOLD, *EVENT_METRICS, *ACCURACY_METRICS,
+        *INDEX_METRICS, LOOKUPS, HITS, LONGEST_HITS, LATENCY, WITHOUT_TOKENS, *EVENT_METRICS, *ACCURACY_METRICS,
         *SHARED_METRICS,
     )  # fmt: skip
     namespaces = ()
@@ -161,10 +162,10 @@ class PrecisePrefixCacheProducer(
         self._subscriptions = Subscriptions(given.kv_events_config)
         self._expected: deque[_Expected] = deque()
         self._conversations = Conversations()
-        self._lookups = self._hits = self._untold = 0
+        self._lookups = self._hits = self._without_tokens = 0
         self._accuracy = Accuracy(given.prediction_check, self._block_tokens)
         self._held_key: DataKey[NDArray[np.int64]] = DataKey("kv-event-tokens", self.plugin_type, self.name)
-        """Matches as the index has them, also those of endpoints that are distrusted."""
+        """Matches of the index, including those of distrusted endpoints."""
         self._shared_key: DataKey[SharedMatch] = DataKey("kv-event-shared-blocks", self.plugin_type, self.name)
         self._sent_key: DataKey[_Sent] = DataKey("kv-event-prediction", self.plugin_type, self.name)
         self._other_key = PREFIX_MATCH.produced_by(given.prediction_check.prefix_match_info_producer_name)
@@ -203,7 +204,7 @@ class PrecisePrefixCacheProducer(
         self._conversations.forget(*slots)
 
     async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:  # noqa: ARG002  as the role calls it
-        """Receive events until cancelled; what engines hold is unknown at first."""
+        """Receive events until cancelled; at first, the caches of engines are unknown."""
         self._subscriptions.start(self._apply)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -220,11 +221,11 @@ class PrecisePrefixCacheProducer(
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             self._forget_expected()
-            while self._index.sweep():  # noqa: ASYNC110  it is work, not a condition
+            while self._index.sweep():  # noqa: ASYNC110  each call does work
                 await asyncio.sleep(0)
 
     def produce(self, request: Request, candidates: Candidates) -> None:
-        """Publish the match; without token ids, none. The blocks of a long prompt are computed by `admit`."""
+        """Publish the match if token ids are known; `admit` computes the blocks of a long prompt."""
         if self._hashing.known(request) is None and (request.dry_run or not self._hashing.is_long(request)):
             for _ in self._hashing.begin(request, self._sizes) or ():
                 pass
@@ -285,7 +286,7 @@ class PrecisePrefixCacheProducer(
     def admit(self, request: Request, candidates: Candidates) -> Awaitable[None] | None:  # noqa: ARG002  as the role calls it
         """Hold a request with a long prompt until its blocks are computed, in steps.
 
-        Also hold it until the shared index has answered, or for 50 ms; then `produce` publishes both matches.
+        With a shared index, also hold it for the answer, at most 50 ms; then `produce` publishes the longer matches.
         """
         if request.dry_run:
             return None
@@ -300,7 +301,7 @@ class PrecisePrefixCacheProducer(
             await held
 
     def _look_up(self, request: Request) -> Awaitable[None] | None:
-        """Begin to look up a request in the shared index."""
+        """Start to look up a request in the shared index."""
         prompts = self._hashing.known(request)
         if self._shared is None or prompts is None or request.get(self._shared_key) is not None:
             return None
@@ -314,14 +315,14 @@ class PrecisePrefixCacheProducer(
 
     @property
     def _sizes(self) -> Collection[int]:
-        """Tokens of the blocks of engines, and of the shared index."""
+        """Block sizes of the engines and of the shared index, in tokens."""
         known = self._index.block_sizes or {self._block_tokens}
         return known if self._shared is None else known | {self._block_tokens}
 
     def pre_request(self, request: Request, result: SchedulingResult) -> None:
-        """Note the prediction for the target, and expect the blocks of the request at the targets."""
+        """Record the prediction for the target, and expect the blocks of the request at the targets."""
         prompts, held = self._hashing.known(request), request.get(self._held_key)
-        self._untold += prompts is None
+        self._without_tokens += prompts is None
         if prompts is None or held is None:
             return
         lanes = _lane_ids(result.primary.candidates.snapshot)
@@ -354,7 +355,7 @@ class PrecisePrefixCacheProducer(
         if sent is None or usage is None or response.status != _OK or len(request.body.prompts) > 1:
             return {}
         if request.get(COPY_SOURCE) is not None:
-            return {}  # the engine reports the blocks that it copies, too
+            return {}  # the engine also counts blocks that it copies
         if response.served.hostport == sent.target.hostport and self._by_id.get(sent.lane.id) is sent.lane:
             cached = usage.cached_tokens if response.tells_cached else None
             if self._accuracy.check(sent.lane.id, request.path, sent.tokens, cached, usage.prompt_tokens):
@@ -371,14 +372,14 @@ class PrecisePrefixCacheProducer(
 
     @property
     def warnings(self) -> Sequence[str]:
-        """Parameters that have an effect in llm-d-router, and not or less here."""
+        """Parameters that have no effect, or less effect than in llm-d-router."""
         index, events = self.parameters.indexer_config.kv_block_index_config, self.parameters.kv_events_config
         size, most = index.in_memory_config.size, MOST_INDEXED
-        is_beside = index.redis_config is not None and self._shared is None
+        is_unused = index.redis_config is not None and self._shared is None
         found = {
-            f"inMemoryConfig.size is {size}; only the {most} blocks used last are held": size > most,
+            f"inMemoryConfig.size is {size}; only the {most} most recently used blocks are kept": size > most,
             "costAwareMemoryConfig has no effect: inMemoryConfig is used": index.cost_aware_memory_config,
-            "redisConfig has no effect beside costAwareMemoryConfig, as in llm-d-router": is_beside,
+            "redisConfig has no effect with costAwareMemoryConfig, as in llm-d-router": is_unused,
             "metricsLoggingInterval has no effect: nothing is logged": index.metrics_logging_interval,
             "concurrency has no effect: one thread receives events": events.concurrency != KvEvents().concurrency,
         }
@@ -386,7 +387,7 @@ class PrecisePrefixCacheProducer(
 
     @property
     def inputs(self) -> InputState:
-        """Reasons that the picker does not listen for engines or share its index, and invalid ports in labels."""
+        """Reasons that the picker does not listen or does not share its index, and invalid ports in labels."""
         shared = () if self._shared is None else self._shared.problems
         return InputState((*self._subscriptions.problems, *shared), ignored=self._subscriptions.ignored)
 
@@ -398,7 +399,7 @@ class PrecisePrefixCacheProducer(
             Sample(HITS, self._hits),
             Sample(LONGEST_HITS, self._hits),
             Sample(LATENCY, self._latency),
-            Sample(UNTOLD, self._untold),
+            Sample(WITHOUT_TOKENS, self._without_tokens),
             *self._subscriptions.samples,
             *self._accuracy.samples,
             *(() if self._shared is None else self._shared.samples),
@@ -414,7 +415,7 @@ class PrecisePrefixCacheProducer(
         }
 
     async def _apply(self, received: Sequence[Received]) -> None:
-        """Apply events, some in each iteration of the event loop."""
+        """Apply events in portions, one in each iteration of the event loop."""
         now = int(self.clock.now()) + 1
         batch: list[Message] = []
         blocks = 0
@@ -442,7 +443,7 @@ class PrecisePrefixCacheProducer(
         await self._write(batch, now)
 
     async def _write(self, batch: list[Message], now: int) -> None:
-        """Apply a batch, which is empty then; half of the time is for requests."""
+        """Apply a batch and empty it; leave half of the time for requests."""
         while batch:
             if self._shared is not None and (unknown := self._index.unknown(batch)):
                 keys = await self._shared.keys_of(tuple(unknown.values()))
@@ -460,7 +461,7 @@ class PrecisePrefixCacheProducer(
 
 
 def _last_blocks(prompts: PromptBlocks, most: int = BLOCKS_SEARCHED) -> tuple[int, list[int], int]:
-    """Return the tokens of a block, the keys of the last blocks of a single prompt, and the number of those before."""
+    """Return the block size, the keys of the last blocks of a single prompt, and the number of blocks before them."""
     size, chains = next(iter(prompts.keys.items()), (0, ()))
     if len(chains) != 1:
         return size, [], 0
@@ -469,5 +470,5 @@ def _last_blocks(prompts: PromptBlocks, most: int = BLOCKS_SEARCHED) -> tuple[in
 
 
 def _lane_ids(snapshot: Snapshot) -> NDArray[np.intp]:
-    """Return the lane of each slot; -1 for none."""
+    """Return the lane id of each slot; -1 if it has no lane."""
     return np.nan_to_num(snapshot.column(LANE), nan=-1.0).astype(np.intp)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks of the prompts of a request: their keys, and the tokens of them that endpoints hold.
+"""Blocks of the prompts of a request: their keys, and the numbers of their tokens that endpoints hold.
 
-The keys are a hash chain over the tokens, equal on the side of events and on that of requests: the key of a block
-depends on all earlier tokens, on the name of the model (or LoRA adapter) and on extra strings: the cache salt on the
-first block, and the identifiers of media that overlap the block. Both algorithms give the keys of llm-d-kv-cache, so
-that pickers of both kinds can share an index.
+The keys are a hash chain over the tokens, computed in the same way for events and for requests. The key of a block
+depends on all earlier tokens, on the name of the model (or LoRA adapter) and on extra strings: the cache salt for the
+first block, and the identifiers of media that overlap the block. Both algorithms compute the same keys as
+llm-d-kv-cache, so that pickers of both kinds can share an index.
 """
 
 from abc import ABC, abstractmethod
@@ -24,7 +24,7 @@ from epp.pool.kv_events.rows import Keys
 ExtraKeys: TypeAlias = Sequence[str]
 """Extra strings of one block, in order."""
 TOKEN_BYTES = 4
-"""Bytes of a token id: unsigned, little endian."""
+"""Bytes of a token id, an unsigned little-endian integer."""
 _MASK = 2**64 - 1
 _CBOR_INLINE = 24
 _FNV_OFFSET, _FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
@@ -34,15 +34,15 @@ class BlockHash(ABC):
     """A hash algorithm for block keys, which are unsigned 64-bit integers."""
 
     most_tokens: ClassVar[int]
-    """Tokens of a request that are looked up: those of 15 ms at most, in blocks of 16 tokens or more."""
+    """Most tokens of a request that are looked up: hashing takes at most 15 ms, in blocks of 16 tokens or more."""
     tokens_at_once: ClassVar[int]
-    """Tokens whose blocks are computed at once: those of a millisecond or two."""
+    """Most tokens that are hashed without a pause, in one or two milliseconds."""
 
     def chain(self, parent: int, tokens: bytes, block_tokens: int, extras: Sequence[ExtraKeys] = ()) -> list[int]:
-        """Return the keys of the whole blocks of `tokens`, without a shorter rest.
+        """Return the keys of the complete blocks in `tokens`.
 
-        `parent` is the key of the block before them, or `first(model)`. `extras` has the extra strings by block; blocks
-        beyond it have none.
+        `parent` is the key of the block before them, or `first(model)`. `extras` has the extra strings of the first
+        blocks; later blocks have none.
         """
         blocks = self._blocks(tokens, block_tokens)
         if not extras:
@@ -62,16 +62,16 @@ class BlockHash(ABC):
 
     @abstractmethod
     def _blocks(self, tokens: bytes, block_tokens: int) -> Sequence[bytes]:
-        """Return the tokens of each whole block, as they are hashed."""
+        """Return the tokens of each complete block, in the form that is hashed."""
 
     @abstractmethod
     def _block(self, parent: int, tokens: bytes, extra: ExtraKeys) -> int: ...
 
 
 class XxHash(BlockHash):
-    """XXH64 of the parent, the tokens, and for each extra string its length and its bytes.
+    """XXH64 of the parent, the tokens, and the length and the bytes of each extra string.
 
-    0.3 microseconds for a block of 16 tokens.
+    A block of 16 tokens takes 0.3 microseconds.
     """
 
     most_tokens = 128 * 1024
@@ -81,7 +81,7 @@ class XxHash(BlockHash):
         self._seed = xxhash.xxh64_intdigest(seed.encode())
 
     def first(self, model: str) -> int:
-        """Return the hash of a block without tokens, whose extra string is the model."""
+        """Return the hash of a block without tokens that has the model as extra string."""
         return self._block(self._seed, b"", (model,))
 
     def _blocks(self, tokens: bytes, block_tokens: int) -> Sequence[bytes]:
@@ -104,7 +104,7 @@ class XxHash(BlockHash):
 class CborFnv(BlockHash):
     """FNV-1a of the canonical CBOR of `[parent, tokens or null, extra]`.
 
-    10 microseconds for a block of 16 tokens, as each byte depends on the one before it.
+    A block of 16 tokens takes 10 microseconds, since each byte depends on the previous one.
     """
 
     most_tokens = 20 * 1024
@@ -166,23 +166,23 @@ def _cbor_head(major: int, value: int) -> bytes:
 
 
 _MOST_BLOCKS = 12 * 1024
-"""Blocks of a request that are looked up, of all block sizes of the engines."""
+"""Most blocks of a request that are looked up, for all block sizes of the engines together."""
 _MOST_PROMPTS = 32
-"""Prompts of a list that are looked up, the first ones; with several block sizes of engines, as many fewer. Each takes
+"""Number of prompts of a list that are looked up, divided by the number of block sizes of the engines. A prompt takes
 0.3 ms for 1,000 endpoints."""
 
 
 class PromptBlocks(NamedTuple):
-    """The blocks of a request, of each block size of the engines."""
+    """The blocks of a request, for each block size of the engines."""
 
     keys: Mapping[int, Sequence[Keys]]
     """Keys of each prompt, by block size."""
     total_blocks: int
-    """Blocks of the configured size, in all prompts."""
+    """Number of blocks of the configured size in all prompts."""
 
 
 class PromptHashing:
-    """Computes the blocks of requests, and keeps them with the request."""
+    """Computes the blocks of requests, and stores them in the request."""
 
     def __init__(self, block_hash: BlockHash, block_tokens: int, key: DataKey[PromptBlocks]) -> None:
         self._hash = block_hash
@@ -193,7 +193,7 @@ class PromptHashing:
         return request.get(self._key)
 
     def begin(self, request: Request, sizes: Collection[int]) -> "Iterator[None] | None":
-        """Return the steps of the computation, of blocks of these sizes; None without token ids."""
+        """Return the steps that compute the blocks of these sizes; None without token ids."""
         counted = request.get(PROMPT_TOKENS)
         if counted is not None and counted.ids is not None:
             every: Sequence[NDArray[np.integer]] = np.split(counted.ids, counted.ends[:-1][:_MOST_PROMPTS])
@@ -205,7 +205,7 @@ class PromptHashing:
         return self._steps(request, _first(prompts, self._hash.most_tokens), sizes)
 
     def is_long(self, request: Request) -> bool:
-        """Return whether the computation takes more than a millisecond or two."""
+        """Return whether the computation takes more than one or two milliseconds."""
         return request.prompt_tokens > self._hash.tokens_at_once
 
     def _steps(self, request: Request, prompts: Sequence[bytes], sizes: Collection[int]) -> Iterator[None]:
@@ -241,7 +241,7 @@ def _first(prompts: Sequence[bytes], most: int) -> Sequence[bytes]:
 
 
 def _extras(media: Sequence[MediaTokens], salt: str, size: int) -> Sequence[Sequence[str]]:
-    """Return the extra strings of each block: the media that overlap it, and after them the salt on the first."""
+    """Return the extra strings of each block: the media that overlap it, and for the first block also the salt."""
     end = max((each.offset + each.length for each in media), default=0)
     extras: list[list[str]] = [[] for _ in range(max(1, -(-end // size)))]
     for each in media:
@@ -268,7 +268,7 @@ class Matched(NamedTuple):
     """Tokens by best tier, without the fast tiers."""
 
     def replaced(self, where: NDArray[np.bool_], other: "Matched") -> "Matched":
-        """Return those of another match in some slots."""
+        """Return a match with the values of another match in some slots."""
         none = np.zeros_like(self.tokens)
         tiers = {
             tier: np.where(where, other.tiers.get(tier, none), self.tiers.get(tier, none))
@@ -279,7 +279,7 @@ class Matched(NamedTuple):
 
 
 class SharedMatch:
-    """Leading blocks of the prompts of a request, by endpoint; it grows with each answer."""
+    """Leading blocks of the prompts of a request, by endpoint; each answer adds some."""
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         self.blocks: Counter[tuple[str, str]] = Counter()
@@ -292,13 +292,13 @@ class SharedMatch:
         """Endpoints that hold all blocks of the prompt so far, in any tier and in `cpu`; None at its beginning."""
 
     def begin(self) -> None:
-        """Begin with another prompt."""
+        """Begin the next prompt."""
         self._whole = self._offloaded_whole = None
 
     def add(self, count: int, runs: Sequence[tuple[str, str, list[int]]]) -> bool:
-        """Add the next blocks of a prompt, as runs by endpoint and tier; return whether an endpoint has them all.
+        """Add the next blocks of a prompt, as runs by endpoint and tier; return whether an endpoint has all of them.
 
-        Raises ValueError or IndexError for numbers that are no blocks.
+        Raises ValueError or IndexError for invalid block numbers.
         """
         found = [each for each in runs if self._whole is None or each[0] in self._whole]
         endpoints = list(dict.fromkeys(endpoint for endpoint, *_ in found))
@@ -324,7 +324,7 @@ class SharedMatch:
         return bool(self._whole)
 
     def matched(self, slots: Mapping[str, int], count: int, block_tokens: int) -> Matched:
-        """Return the tokens in blocks of this size, by slot, of endpoints in so many slots."""
+        """Return the tokens in blocks of this size, for `count` slots; `slots` has the slots of endpoints."""
         tokens, weighted = np.zeros(count, dtype=np.int64), np.zeros(count)
         offloaded = tokens.copy()
         tiers: dict[str, NDArray[np.int64]] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bounded hash table from 64-bit keys to rows of columns, for arrays of keys at a time."""
+"""A bounded hash table from 64-bit keys to rows of columns, with operations on arrays of keys."""
 
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Any, TypeAlias
@@ -13,27 +13,27 @@ Rows: TypeAlias = NDArray[np.int32]
 
 _NONE = -1
 _MIX, _MASK = 0x9E3779B97F4A7C15, 2**64 - 1
-"""2**64 divided by the golden ratio: products of numbers that follow one another are far apart."""
+"""2**64 divided by the golden ratio: products of consecutive numbers are far apart."""
 _FIRST_BUCKETS = 64
 _KEYS_PER_BUCKET = 1.25
 _SAMPLES = 8
-"""Rows compared for each one that is evicted."""
+"""Number of rows that are compared for each evicted row."""
 _FEWEST_SAMPLES = 256
 
 
 class RowTable:
-    """Rows by key, in chains by bucket; the least recently used of a sample is evicted if there are too many.
+    """Rows by key, in chains by bucket; a full table evicts the least recently used rows of a sample.
 
-    Buckets are added as rows are (linear hashing), so that no call rehashes the whole table. Columns have their full
-    length from the start, and the operating system supplies memory for the rows in use.
+    Buckets are added gradually (linear hashing), so that no call rehashes the whole table. Columns have their full
+    length from the start, but the operating system allocates memory only for rows in use.
     """
 
     def __init__(self, capacity: int, secret: int) -> None:
-        """Hold up to `capacity` keys; which keys share a bucket depends on `secret`."""
+        """Hold up to `capacity` keys; `secret` determines the buckets of keys."""
         self.capacity = capacity
         self.count = 0
         self.admitted = self.evicted = 0
-        """Keys that were added, and removed for lack of room."""
+        """Number of keys that were added, and of keys that were evicted."""
         self._secret = np.uint64((2 * secret + 1) * _MIX & _MASK)  # odd, and large even if the secret is small
         self._random = np.random.default_rng(secret)
         self._columns: list[NDArray[Any]] = []
@@ -50,8 +50,8 @@ class RowTable:
         """Index after the last row that was ever used."""
 
     def column(self, kind: type[Any]) -> NDArray[Any]:
-        """Add a column, with a value for each row: 0 in free rows."""
-        # NumPy would ask for pages of 2 MiB, and the first use of each takes two milliseconds.
+        """Add a column with a value for each row; the value of free rows is 0."""
+        # NumPy would request pages of 2 MiB, and the first use of each takes two milliseconds.
         memory = mmap(-1, max(1, self.capacity) * np.dtype(kind).itemsize, flags=MAP_PRIVATE | MAP_ANONYMOUS)
         column = np.frombuffer(memory, dtype=kind)[: self.capacity]
         self._columns.append(column)
@@ -67,11 +67,11 @@ class RowTable:
         return rows
 
     def put(self, keys: Keys, now: int) -> Rows:
-        """Return the row of each key, which is added if it is not in the table. Keys may repeat, and are not 0."""
+        """Return the row of each key, and add missing keys. Keys may repeat, and must not be 0."""
         rows = self.find(keys)
         missing = np.unique(keys[rows < 0])
         if len(missing):
-            self.used[rows[rows >= 0]] = now  # these are not evicted
+            self.used[rows[rows >= 0]] = now  # protects these rows from eviction
             self._evict(self.count + len(missing) - self.capacity, now)
             self._grow(self.count + len(missing))
             added = missing[: self.capacity - self.count]
@@ -85,7 +85,7 @@ class RowTable:
         return rows
 
     def remove(self, rows: Rows) -> None:
-        """Remove different rows that have keys."""
+        """Remove rows, which are unique and have keys."""
         if not len(rows):
             return
         buckets = np.unique(self._bucket(self.keys[rows]))
@@ -119,7 +119,7 @@ class RowTable:
         return np.concatenate(found)
 
     def _members(self, buckets: NDArray[np.int64]) -> Rows:
-        """Return all rows in the chains of different buckets."""
+        """Return all rows in the chains of these buckets, which are unique."""
         found: list[Rows] = []
         rows = self._heads[buckets]
         while len(rows := rows[rows >= 0]):
@@ -140,7 +140,7 @@ class RowTable:
         self._heads[homes[firsts]] = rows[firsts]
 
     def _evict(self, excess: int, now: int) -> None:
-        """Remove so many keys, which were not used now."""
+        """Remove `excess` keys that were not used at the time `now`."""
         if excess <= 0 or not self.end:
             return
         sample = np.unique(self._random.integers(0, self.end, max(_FEWEST_SAMPLES, excess * _SAMPLES), dtype=np.int32))
@@ -150,7 +150,7 @@ class RowTable:
         self.remove(oldest)
 
     def _grow(self, count: int) -> None:
-        """Add buckets for so many keys."""
+        """Add buckets for `count` keys."""
         wanted = min(self._buckets_for(count), len(self._heads))
         while self._buckets < wanted:
             base = self._base

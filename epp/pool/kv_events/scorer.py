@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producer and scorer in one, as older configurations have it."""
+"""Producer and scorer in one plugin, for older configurations."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -33,11 +33,11 @@ from epp.pool.tokens.source import TokenProducerParameters
 
 
 class PrecisePrefixCacheScorerParameters(PrecisePrefixCacheParameters, frozen=True):
-    """The parameters of precise-prefix-cache-producer, and the name of one."""
+    """The parameters of precise-prefix-cache-producer, and the name of a producer."""
 
     prefix_match_info_producer_name: str = ""
-    """Name of a precise-prefix-cache-producer that is declared before; the other parameters have no effect then. By
-    default, the one that is declared before, or else this plugin itself."""
+    """Name of a precise-prefix-cache-producer that is declared before this plugin; the other parameters have no effect
+    then. By default, the producer that is declared before this plugin, or else the plugin itself."""
 
 
 class PrecisePrefixCacheScorer(
@@ -45,11 +45,11 @@ class PrecisePrefixCacheScorer(
     Admitter[PrecisePrefixCacheScorerParameters],
     Scorer[PrecisePrefixCacheScorerParameters],
 ):
-    """`matched_blocks / total_blocks`, by the KV events of engines; 0 for all without token ids.
+    """`matched_blocks / total_blocks`, by the KV events of engines; 0 for all endpoints without token ids.
 
     Deprecated: declare a precise-prefix-cache-producer, and a prefix-cache-scorer with its name. If one producer is
-    declared before, its matches are used; two are refused. With `tokenizersPoolConfig`, the tokenizer service of
-    llm-d-kv-cache supplies token ids, as for a token-producer with `udsTokenizerConfig`.
+    declared before this plugin, its matches are used; several producers are refused. With `tokenizersPoolConfig`, the
+    tokenizer service of llm-d-kv-cache supplies token ids, as for a token-producer with `udsTokenizerConfig`.
     """
 
     plugin_type = "precise-prefix-cache-scorer"
@@ -68,7 +68,7 @@ class PrecisePrefixCacheScorer(
         chosen = parameters.prefix_match_info_producer_name
         if chosen and chosen not in names:
             raise ConfigurationError(
-                f"prefixMatchInfoProducerName {chosen!r} is no precise-prefix-cache-producer declared before"
+                f"prefixMatchInfoProducerName {chosen!r} is not a precise-prefix-cache-producer declared before"
             )
         if not chosen and len(names) > 1:
             raise ConfigurationError(
@@ -116,7 +116,7 @@ class PrecisePrefixCacheScorer(
             super().produce(request, candidates)
 
     def admit(self, request: Request, candidates: Candidates) -> Awaitable[None] | None:
-        """Hold the request until its token ids are here, and as the producer does."""
+        """Hold the request until its token ids arrive, then like the producer."""
         if self._is_bound:
             return None
         tokens = None if self._tokens is None else self._tokens.admit(request, candidates)
@@ -132,7 +132,7 @@ class PrecisePrefixCacheScorer(
 
     @property
     def inputs(self) -> InputState:
-        """Reasons that no engine can connect, or that the tokenizer service is not asked."""
+        """Reasons that no engine can connect, or that the tokenizer service is not called."""
         found = super().inputs
         if self._tokens is None:
             return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An index of blocks in Redis or Valkey, which pickers share."""
+"""An index of blocks in Redis or Valkey that pickers share."""
 
 import asyncio
 from collections import Counter
@@ -34,20 +34,20 @@ from epp.runtime.addresses import failure_text
 from epp.runtime.supervisor import end
 
 _BUDGET_SECONDS = 0.05
-"""Time that a request waits."""
+"""Longest time that a request waits."""
 _ANSWER_SECONDS = 1.0
 """Time after which the server counts as failed."""
 _RESOLVE_SECONDS = 0.1
-"""Time that events wait for the keys of blocks that this picker does not know."""
+"""Longest time that events wait for unknown keys of blocks."""
 _CLOSING_SECONDS = 1.0
 _MOST_LOOKUPS = 32
 _FIRST_KEYS = 64
 _MOST_FAILURES, _REST_SECONDS = 5, 10.0
-"""Consecutive lookups that fail, after which requests are routed without the shared index for a while."""
+"""Consecutive failed lookups after which requests are routed without the shared index, and the time of this pause."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
 _MOST_REASON = 200
 _LASTING = ("READONLY", "MISCONF", "LOADING", "MASTERDOWN", "NOREPLICAS", "NOPERM")
-"""Errors of single writes that are those of the server."""
+"""Errors of single writes that affect the whole server."""
 
 _LOOKUPS = PluginMetric(
     "kv_cache_shared_index_lookups", "Requests looked up in the shared index, by result.", ("result",), is_counter=True
@@ -59,20 +59,22 @@ _BLOCKS = PluginMetric(
     is_counter=True,
 )
 _CLEARED = PluginMetric(
-    "kv_cache_shared_index_cleared_endpoints", "Endpoints whose blocks were removed at once.", is_counter=True
+    "kv_cache_shared_index_cleared_endpoints", "Endpoints whose blocks were all removed.", is_counter=True
 )
 _WAITING = PluginMetric("kv_cache_shared_index_waiting_blocks", "Blocks that are not written yet.")
-_UNAVAILABLE = PluginMetric("kv_cache_shared_index_unavailable", "1 while the shared index is not used, as it failed.")
+_UNAVAILABLE = PluginMetric(
+    "kv_cache_shared_index_unavailable", "1 while the shared index is not used, since it failed."
+)
 SHARED_METRICS = (_LOOKUPS, _BLOCKS, _CLEARED, _WAITING, _UNAVAILABLE)
 _log = structlog.get_logger()
 
 
 class SharedIndex:
-    """Writes the blocks of engines that this picker hears, and looks up those that any picker wrote.
+    """Writes the blocks that engines report to this picker, and looks up the blocks of all pickers.
 
     Writes wait in a queue. If it is full, or an endpoint is cleared, all blocks of the endpoint are removed from the
-    shared index, so that none stays there that the engine does not hold any more. After a full queue, the blocks that
-    the index of this picker has are written again while the queue is empty.
+    shared index, so that no outdated blocks remain there. After a full queue, the blocks in the index of this picker
+    are written again as soon as the queue is empty.
     """
 
     def __init__(
@@ -86,11 +88,11 @@ class SharedIndex:
         """Endpoints whose blocks are written, by lane."""
         self._breaker = Breaker(_MOST_FAILURES, self._log_change, clock=clock, rest_seconds=_REST_SECONDS)
         self._problem = ""
-        """Reason that nothing is written at present."""
+        """Reason that nothing is written now."""
         self._refused = ""
         """Reason that some of the latest writes failed."""
         self._other_sizes: set[int] = set()
-        """Tokens of blocks that are not shared."""
+        """Sizes of blocks that are not shared, in tokens."""
         self._lookups = Counter(dict.fromkeys(("answered", "partial", "late", "busy", "failed", "unavailable"), 0))
         self._blocks = Counter(dict.fromkeys(("written", "failed", "other size", "written again"), 0))
         self._cleared = 0
@@ -117,7 +119,7 @@ class SharedIndex:
                         await self._client.ping()
                     elif has_work:
                         await self._write_some()
-                except Exception as error:  # noqa: BLE001  of a library, or of what answers there
+                except Exception as error:  # noqa: BLE001  raised by the client, or for an unexpected answer
                     self._failed(error)
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
@@ -133,7 +135,7 @@ class SharedIndex:
                 self._awake.clear()
         finally:
             self._is_open = False
-            with suppress(Exception):  # it is the end: what is left is lost
+            with suppress(Exception):  # remaining writes are lost
                 async with asyncio.timeout(_CLOSING_SECONDS):
                     while self._queue:
                         await self._write_some()
@@ -142,9 +144,9 @@ class SharedIndex:
                 await self._client.aclose()
 
     def look_up(self, chains: Sequence[Keys], known: Collection[str]) -> tuple[SharedMatch, Awaitable[None]] | None:
-        """Begin to look up the blocks of prompts in the caches of known endpoints; None if that is not possible now.
+        """Start to look up the blocks of prompts in the caches of known endpoints; None if that is not possible now.
 
-        The awaitable ends when the match is complete, or with the time that a request waits.
+        The awaitable ends when the match is complete, or after the longest time that a request waits.
         """
         if not self._is_open or not self._breaker.allows():
             self._lookups["unavailable"] += 1
@@ -160,7 +162,7 @@ class SharedIndex:
         return match, asyncio.ensure_future(_end_of(task))
 
     async def keys_of(self, hashes: Sequence[int]) -> Sequence[int]:
-        """Return the keys of blocks by the engine's names; 0 for unknown ones, and for all after a failure."""
+        """Return the keys of blocks by the engine's hashes, 0 for unknown hashes; empty after a failure."""
         if self._problem or not self._is_open:
             return ()
         found: list[int] = []
@@ -170,13 +172,13 @@ class SharedIndex:
                     names = [f"engine:{each}" for each in hashes[start : start + MOST_KEYS]]
                     answer: bytes = await self._resolve(keys=names)
                     found += [int(each) % 2**64 if each.isdigit() else 0 for each in answer.split()]
-        except Exception as error:  # noqa: BLE001  of a library, or of what answers there
+        except Exception as error:  # noqa: BLE001  raised by the client, or for an unexpected answer
             self._failed(error)
         return found if len(found) == len(hashes) else ()
 
     def stored(self, lane: Lane, tier: str, event: BlockStored, keys: Sequence[int]) -> None:
-        """Store blocks with these keys, the first ones of an event; those of another size are not shared."""
-        if event.block_size not in (0, self._block_tokens):  # 0 of a block that only this index has described
+        """Store the first blocks of an event, one for each key; blocks of another size are not shared."""
+        if event.block_size not in (0, self._block_tokens):  # 0 if the size of the blocks is unknown
             self._blocks["other size"] += len(keys)
             self._other_sizes.add(event.block_size)
             return
@@ -185,31 +187,23 @@ class SharedIndex:
             self._enqueue(Write(endpoint, fields, keys, [hash_of(each) for each in event.block_hashes[: len(keys)]]))
 
     def removed(self, lane: Lane, tier: str, keys: Sequence[int], hashes: Sequence[int]) -> None:
-        """Remove blocks that the cache has no copy of any more, in any group: by key and by the engine's hash."""
+        """Remove blocks without further copies in the cache, in all groups, by key and by the engine's hash."""
         if (endpoint := self.endpoints.get(lane)) is not None:
             fields = [field_of(endpoint, tier, group) for group in dict.fromkeys((None, *lane.kinds))]
             self._enqueue(Write(endpoint, fields, keys, hashes, is_removal=True))
 
     def cleared(self, lane: Lane) -> None:
-        """Remove all blocks of a lane; writes that wait have no effect."""
+        """Remove all blocks of a lane; pending writes are dropped."""
         if self._is_open and (endpoint := self.endpoints.get(lane)) is not None:
             self._queue.clear({endpoint})
             self._awake.set()
 
     def _log_change(self) -> None:
-        if self._breaker.is_closed:
-            _log.info("the shared index of KV caches answers again", source=self.name)
-            return
-        _log.warning(
-            "the shared index of KV caches fails: requests are routed without it",
-            source=self.name,
-            problem=self._breaker.problem,
-            next_try_seconds=_REST_SECONDS,
-        )
+        self._breaker.log_change("the shared index of KV caches", "requests are routed without it", self.name)
 
     @property
     def problems(self) -> Iterable[InputProblem]:
-        """Reasons that the server is not used, or not for all blocks."""
+        """Reasons that the server is not used, or not used for all blocks."""
         if problem := self._problem or self._breaker.problem or self._refused:
             yield InputProblem(self.name, reason=f"the KV caches of this picker are not shared: {problem}")
         if self._other_sizes:
@@ -279,7 +273,7 @@ class SharedIndex:
         return True
 
     async def _write_some(self) -> None:
-        """Clear endpoints, or else write the next blocks."""
+        """Clear endpoints if any must be cleared, or else write the next blocks."""
         if self._queue.clearing:
             await self._clear_all()
             return
@@ -330,5 +324,5 @@ class SharedIndex:
 
 
 async def _end_of(task: asyncio.Task[None]) -> None:
-    """Wait for a task, which goes on if the waiting is cancelled."""
+    """Wait for a task, which continues if the wait is cancelled."""
     await asyncio.wait((task,))

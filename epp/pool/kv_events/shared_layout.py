@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layout of an index that pickers share in Redis or Valkey, as llm-d-router has it: scripts, queue of changes.
+"""Layout of an index that pickers share in Redis or Valkey, the same as in llm-d-router: scripts, queue of changes.
 
 The hash at `<key>`, in decimal, has a field for each cache that holds the block, an `Entry` as JSON, with empty values.
-The sorted set at `engine:<hash>` has the keys of the block that an engine names so. Nothing expires.
+The sorted set at `engine:<hash>` has the keys of the block with this hash in an engine. Nothing expires.
 
-Scripts count other kinds of values at these names as failures, and go on. They read and write many keys in one command,
-and answer in one string, so that the event loop spends little time on the protocol.
+Scripts count values of other types at these names as failures, and continue. They read and write many keys in one
+command, and return one string, so that the event loop spends little time on the protocol.
 """
 
 from collections import Counter, deque
@@ -18,11 +18,11 @@ import msgspec
 from epp.pool.kv_events.holders import SPECULATIVE
 
 MOST_KEYS = 512
-"""Keys that one script reads or writes: it holds the server for a millisecond."""
+"""Most keys that one script reads or writes: it blocks the server for a millisecond."""
 _MOST_FIELDS = 1024
-"""Caches of one block that are read; a block with more ends the match."""
+"""Most caches of one block that are read; a block with more caches ends the match."""
 _MOST_WORK = 4096
-"""Fields that one script reads: it holds the server for some milliseconds."""
+"""Most fields that one script reads: it blocks the server for some milliseconds."""
 
 
 class Entry(msgspec.Struct, frozen=True, rename="pascal"):
@@ -32,10 +32,10 @@ class Entry(msgspec.Struct, frozen=True, rename="pascal"):
     """Address and port of the endpoint."""
     device_tier: str = ""
     speculative: bool = False
-    """Whether it is only expected to hold the block."""
+    """Whether the cache is only expected to hold the block."""
     has_group: bool = False
     group_idx: int = 0
-    """Group of layers, if the engine told one."""
+    """Group of layers, if `has_group`."""
 
 
 @lru_cache(8192)
@@ -45,7 +45,7 @@ def field_of(endpoint: str, tier: str, group: int | None) -> bytes:
 
 @lru_cache(8192)
 def cache_of(field: bytes) -> tuple[str, str] | None:
-    """Return endpoint and tier of a field; None for one that is no entry."""
+    """Return endpoint and tier of a field; None if it is not an entry."""
     try:
         entry = msgspec.json.decode(field, type=Entry)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -65,11 +65,11 @@ class Found(NamedTuple):
     has_more: bool
     """Whether the next key was not read for lack of time."""
     runs: list[tuple[str, str, list[int]]]
-    """Endpoint, tier, and the first and the last number of each run of blocks, from 1."""
+    """Endpoint, tier, and the first and last number of each run of blocks; numbers start at 1."""
 
 
 def found_in(answer: bytes) -> Found:
-    """Return what an answer of `FIND` says; raises ValueError for one that is none."""
+    """Return the content of an answer of `FIND`; raises ValueError if it is malformed."""
     first, *lines = answer.split(b"\n")
     count, has_more = first.split()
     runs = []
@@ -118,9 +118,9 @@ local answer = {{count .. ' ' .. more}}
 for field, run in pairs(runs) do answer[#answer + 1] = table.concat(run, ' ') .. '\\t' .. field end
 return table.concat(answer, '\\n')
 """
-"""Returns, for each cache, the blocks at KEYS that it holds, up to the first block that none holds.
+"""Returns, for each cache, the blocks at KEYS that it holds, up to the first block that no cache holds.
 
-A block is mostly held by caches that hold the one before it, and to ask for these is fast: HKEYS reads those of others.
+A block is usually held by the caches that hold the previous block; looking for these is fast. HKEYS finds the others.
 """
 
 WRITE = """
@@ -144,9 +144,9 @@ for code in string.gmatch(ARGV[1], '%S+') do
 end
 return failed .. ' ' .. reason
 """
-"""Adds or removes fields of pairs of KEYS, a block and an engine's name for it; returns the failures and their reason.
+"""Adds or removes fields for pairs of KEYS, a block and its hash in an engine; returns the failures and their reason.
 
-The first argument has a number for each pair: that of the field among the other arguments, negative to remove it.
+The first argument has a number for each pair: the index of the field among the other arguments, negative to remove it.
 """
 
 CLEAR = """
@@ -173,11 +173,11 @@ for i, key in ipairs(KEYS) do
 end
 return table.concat(answer, ' ')
 """
-"""Returns the key of each block at KEYS, which are an engine's names; 0 if it has none, or several."""
+"""Returns the key of each block at KEYS, which are hashes of an engine; 0 if there is no key, or several."""
 
 
 _MOST_WAITING = 200_000
-"""Blocks to be written: 100 bytes each."""
+"""Most pending changes: 100 bytes each."""
 
 
 class Write(NamedTuple):
@@ -189,24 +189,27 @@ class Write(NamedTuple):
     hashes: Sequence[int]
     is_removal: bool = False
     epoch: int = 0
-    """Times that the endpoint was cleared before."""
+    """Number of times that the endpoint was cleared before."""
 
     @property
     def size(self) -> int:
-        """Changes of fields."""
+        """Number of changed fields."""
         return len(self.keys) * len(self.fields)
 
 
 class WriteQueue:
-    """Changes in order, and endpoints to clear before them. If it is full, it drops all, and clears their endpoints."""
+    """Changes in order, and endpoints to clear before them.
+
+    A full queue drops all changes, and clears their endpoints.
+    """
 
     def __init__(self) -> None:
         self.clearing: set[str] = set()
         self.overflowed: set[str] = set()
-        """Endpoints whose changes were dropped as the queue was full."""
+        """Endpoints whose changes were dropped because the queue was full."""
         self.waiting = self.dropped = 0
         self._waiting_of: Counter[str] = Counter()
-        """Waiting changes by endpoint, without those of writes that are not current."""
+        """Number of pending changes by endpoint, without outdated writes."""
         self._epochs: Counter[str] = Counter()
         self._writes: deque[Write] = deque()
 
@@ -239,7 +242,7 @@ class WriteQueue:
         self.clearing.update(endpoints)
 
     def next(self) -> Sequence[Write]:
-        """Return changes for one command, which stay in the queue."""
+        """Return the changes for one command; they remain in the queue until `done`."""
         while self._writes and not self._is_current(self._writes[0]):
             self._writes.popleft()
         taken: list[Write] = []
@@ -262,5 +265,5 @@ class WriteQueue:
                 self._waiting_of[write.endpoint] -= write.size
 
     def _is_current(self, write: Write) -> bool:
-        """Return whether the endpoint was not cleared later."""
+        """Return whether the endpoint was not cleared after this write."""
         return write.epoch == self._epochs[write.endpoint]

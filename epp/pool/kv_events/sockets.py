@@ -19,12 +19,12 @@ _KEY = re.compile(rb"""^\s*(public|secret)-key\s*=\s*["']?([!-~]{40})["']?\s*$""
 
 
 class CurveParameters(Parameters, frozen=True):
-    """Keys in ZeroMQ certificates, files as `zmq.auth.create_certificates` writes them; read with the configuration."""
+    """Keys in ZeroMQ certificate files of `zmq.auth.create_certificates`; they are read with the configuration."""
 
     server_key_file: Name
-    """Path of the public key of the engines, which all have the same one."""
+    """Path of the public key, which all engines share."""
     key_file: str = ""
-    """Path of the secret key of the picker; empty for a key that is made at each start, where engines accept any."""
+    """Path of the secret key of the picker; if empty, a key is created at each start, for engines that accept any."""
 
     def keys(self) -> "Curve":
         """Read the files; raises ValueError."""
@@ -56,15 +56,15 @@ def _read(parameter: str, path: str, kind: bytes) -> bytes:
 
 
 MOST_MESSAGE_BYTES = 1024 * 1024
-"""A prompt of 180,000 tokens or more, stored in one step of the engine; ZeroMQ ends the connection of an engine that
-sends a longer message. Decoding holds the interpreter lock for 10 ms of CPU time, for 20 ms with unusual extra keys."""
+"""Size of a prompt of 180,000 tokens or more, stored in one step of the engine. ZeroMQ ends the connection of an engine
+that sends a longer message. Decoding blocks the interpreter for 10 ms of CPU time, or 20 ms with unusual extra keys."""
 _QUEUED_MESSAGES = 32
-"""Messages of one engine that wait here; further ones wait in the engine, which drops some if there are too many."""
+"""Messages of one engine that wait here; further messages wait in the engine, which drops some if its queue is full."""
 MESSAGES_AT_A_TIME = 32
 _MOST_BYTES_AT_A_TIME = 1024 * 1024
 _RECONNECT_MILLISECONDS, _LONGEST_RECONNECT_MILLISECONDS = 100, 5_000
 _END = b"\xff" * SEQUENCE_BYTES
-"""Number of the message that ends a replay."""
+"""Sequence number of the message that ends a replay."""
 _SILENCE_SECONDS = 2.0
 """Time without a message after which an attempt of a replay ends."""
 Socket: TypeAlias = "zmq.Socket[bytes]"
@@ -72,7 +72,7 @@ Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 
 
 def limited(context: Context, kind: int, curve: Curve | None = None) -> Socket:
-    """Return a socket with bounded memory, which finds out when a peer has vanished."""
+    """Return a socket with bounded memory, which detects vanished peers."""
     socket: Socket = context.socket(kind)
     if curve is not None:
         socket.curve_serverkey, socket.curve_publickey, socket.curve_secretkey = curve
@@ -93,7 +93,7 @@ def limited(context: Context, kind: int, curve: Curve | None = None) -> Socket:
 
 
 def frames_of(socket: Socket) -> Iterator[list[zmq.Frame]]:
-    """Yield messages that are there, up to the limits."""
+    """Yield messages that have arrived, up to the limits."""
     size = 0
     for _ in range(MESSAGES_AT_A_TIME):
         try:
@@ -107,41 +107,41 @@ def frames_of(socket: Socket) -> Iterator[list[zmq.Frame]]:
 
 
 def parts_of(socket: Socket) -> Iterator[list[bytes]]:
-    """Yield the parts of messages that are there, up to the limits."""
+    """Yield the parts of messages that have arrived, up to the limits."""
     for frames in frames_of(socket):
         yield [frame.bytes for frame in frames]
 
 
 def discard(socket: Socket) -> None:
-    """Drop the messages of a connection that ended, so that they are not taken for those of the next one."""
+    """Drop the messages of an ended connection, so that they are not mixed with those of the next connection."""
     for _ in range(2 * _QUEUED_MESSAGES):
         if not any(True for _ in parts_of(socket)):
             return
 
 
 class Replays:
-    """Has an engine repeat the messages that its `order` misses."""
+    """Requests replays of the messages that are missing in the `order` of an engine."""
 
     def __init__(self, context: Context, address: str, order: EventOrder, curve: Curve | None = None) -> None:
-        """Prepare to ask at `address`, which is empty if the engine does not repeat messages."""
+        """Prepare to request messages at `address`, which is empty if the engine does not repeat messages."""
         self._curve = curve
         self.order = order
         self.socket: Socket | None = None
         """Open during an attempt."""
         self._context, self._address = context, address
-        self._heard = 0.0
+        self._received_at = 0.0
 
     def resume(self, ready: Container[object], may_begin: Callable[[], bool]) -> list[Received]:
         """Begin, continue or end an attempt of a replay; return the changes."""
         order, now = self.order, time.monotonic()
-        assert order.replay is not None  # noqa: S101  the caller looks
+        assert order.replay is not None  # noqa: S101  checked by the caller
         if self.socket is None:
             if now >= order.replay.due and may_begin():
-                self._ask(now)
+                self._request(now)
             return []
         found: list[Received] = []
         if self.socket in ready:
-            self._heard = now
+            self._received_at = now
             for parts in parts_of(self.socket):
                 if parts[-1] == b"" or parts[-2:-1] == [_END]:
                     self.end_attempt()
@@ -152,13 +152,13 @@ class Replays:
                 else:
                     order.own.errors["replay-incomplete"] += 1
                     order.replay.is_broken = True
-        if now - self._heard >= _SILENCE_SECONDS or now >= order.replay.until:
+        if now - self._received_at >= _SILENCE_SECONDS or now >= order.replay.until:
             self.end_attempt()
             found += order.attempt_ended(now)
         return found
 
-    def _ask(self, now: float) -> None:
-        self._heard = now
+    def _request(self, now: float) -> None:
+        self._received_at = now
         self.socket = limited(self._context, zmq.DEALER, self._curve)
         start = self.order.attempt(now)
         try:

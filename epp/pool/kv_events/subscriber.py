@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions to the KV events of engines over ZeroMQ, in a thread of their own; the ports of the events."""
+"""Subscriptions to the KV events of engines over ZeroMQ, in a separate thread; the ports of the events."""
 
 import asyncio
 import re
@@ -36,15 +36,15 @@ from epp.pool.kv_events.sockets import (
 )
 
 _READING_SECONDS = 0.02
-"""Time in which messages are decoded before they are handed over; then, there is a pause of the same length."""
+"""Time for which messages are decoded before they are handed over; a pause of the same length follows."""
 MOST_WAITING_MESSAGES = 256
-"""Messages of all engines that are handed over at a time."""
+"""Most messages of all engines that are handed over at a time."""
 _PAUSE_SECONDS = 0.01
-"""Events are collected for so long, so that many are applied at once."""
+"""Least pause between two batches, in which events are collected."""
 _POLL_MILLISECONDS = 200
 _REDIAL_SECONDS = 5.0
-"""Time without a connection after which there is a new attempt: after a message that is too long or a handshake that
-fails, ZeroMQ makes none."""
+"""Time without a connection after which the picker connects again: after a message that is too long, or a failed
+handshake, ZeroMQ does not reconnect."""
 _MOST_REPLAYS = 8
 _HANDSHAKE_FAILED = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -81,7 +81,7 @@ class _Subscription:
 
     @property
     def sockets(self) -> Iterator[Socket]:
-        """The sockets that are read now: live messages wait for the end of a replay."""
+        """Sockets that are read now: live messages wait for the end of a replay."""
         yield self.monitor
         if self.order.replay is None:
             yield self.socket
@@ -94,9 +94,9 @@ class _Subscription:
             self._dialled_at = now
         elif now - self._dialled_at >= _REDIAL_SECONDS and not self.monitor.poll(0):
             self._dialled_at = now
-            with suppress(zmq.ZMQError):  # it has been given up
+            with suppress(zmq.ZMQError):  # ZeroMQ has closed the connection already
                 self.socket.disconnect(self._address)
-            with suppress(zmq.ZMQError):  # of the next time
+            with suppress(zmq.ZMQError):  # tried again later
                 self.socket.connect(self._address)
 
     def close(self) -> None:
@@ -109,8 +109,8 @@ class _Subscription:
 class Subscriber:
     """Receives the events of engines, and hands them to the event loop in batches.
 
-    A batch is handed over when the one before has been applied: an event loop that is busy gets fewer, larger batches,
-    and messages that engines then drop show as gaps.
+    A batch is handed over when the previous one has been applied: a busy event loop gets fewer, larger batches, and
+    messages that engines drop meanwhile are detected as gaps.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Subscriber:
     ) -> None:
         """Subscribe to topics that begin with `topic`; call `apply` in the event loop.
 
-        Engines may connect to the address `listen`; empty for none. Connections to engines are encrypted with `curve`.
+        Engines may connect to the address `listen`, if it is not empty. `curve` encrypts connections to engines.
         """
         self._curve = curve
         self._topic = topic.encode()
@@ -134,20 +134,20 @@ class Subscriber:
         self._loop = asyncio.get_running_loop()
         self.counts = counts
         self.waiting = 0
-        """Messages that are handed over, and not applied yet."""
+        """Number of messages that are handed over, but not applied yet."""
         self._found: dict[int, _Subscription] = {}
         self._read_seconds = 0.0
         self._ended: list[Received] = []
-        """Subscriptions that were replaced."""
-        self._orders: deque[Callable[[Context], None]] = deque()
+        """Changes by the end of replaced subscriptions."""
+        self._commands: deque[Callable[[Context], None]] = deque()
         self._is_ending = False
         self._thread = threading.Thread(target=self._run, name="kv-events", daemon=True)
         self._thread.start()
 
     def connect(self, engine: int, addresses: Addresses, counts: EngineCounts) -> None:
-        """Subscribe to the events of an engine, under a number of its own; a former subscription of it ends."""
+        """Subscribe to the events of an engine under a unique number; its former subscription ends."""
 
-        def follow(context: Context) -> None:
+        def run(context: Context) -> None:
             if (former := self._found.pop(engine, None)) is not None:
                 counts.is_connected = False
                 self._ended.append(former.order.disconnected())
@@ -159,21 +159,21 @@ class Subscriber:
                 counts.errors["connect"] += 1
                 _log.warning("no subscription to KV events", address=addresses.events, reason=str(error))
 
-        self._orders.append(follow)
+        self._commands.append(run)
 
     def admit(self, sender: Sender) -> None:
-        self._orders.append(lambda _: None if self.central is None else self.central.admit(sender))
+        self._commands.append(lambda _: None if self.central is None else self.central.admit(sender))
 
     def disconnect(self, engine: int) -> None:
-        """End the subscription of an engine, and do not believe it when it connects."""
+        """End the subscription of an engine, and ignore its messages if it connects."""
 
-        def follow(_context: Context) -> None:
+        def run(_context: Context) -> None:
             if self.central is not None:
                 self.central.dismiss(engine)
             if (former := self._found.pop(engine, None)) is not None:
                 former.close()
 
-        self._orders.append(follow)
+        self._commands.append(run)
 
     async def close(self) -> None:
         self._is_ending = True
@@ -186,8 +186,8 @@ class Subscriber:
             if self._listen:
                 self.central = CentralSocket(context, self._listen, self._topic)
             while not self._is_ending:
-                while self._orders:
-                    self._orders.popleft()(context)
+                while self._commands:
+                    self._commands.popleft()(context)
                 if batch := self._receive():
                     self._hand_over(batch)
                     time.sleep(max(_PAUSE_SECONDS, self._read_seconds))
@@ -201,7 +201,7 @@ class Subscriber:
         return (*self._found.values(), *(() if self.central is None else (self.central,)))
 
     def _receive(self) -> list[Received]:
-        """Return what engines have sent, those first that were not read last time."""
+        """Return the changes by messages that have arrived, beginning with engines that were not read last time."""
         poller = zmq.Poller()
         for each in self._ends:
             each.dial(time.monotonic())
@@ -227,7 +227,7 @@ class Subscriber:
         return batch
 
     def _connections(self, subscription: _Subscription) -> list[Received]:
-        """Return that the engine's cache is unknown, for a connection that ended: messages may be lost."""
+        """Return a change to an unknown cache for each ended connection: messages may be lost."""
         order, found = subscription.order, list[Received]()
         while subscription.monitor.poll(0):
             event = recv_monitor_message(subscription.monitor)["event"]
@@ -246,12 +246,12 @@ class Subscriber:
         return found
 
     def _from_central(self, central: CentralSocket) -> list[Received]:
-        """Return what engines that connected have sent; not if they are subscribed to as well."""
+        """Return the changes by messages of engines that connected, except those that are subscribed to."""
         found: list[Received] = []
         for number, frames in enumerate(frames_of(central.socket), 1):
             found += central.message(frames, self.counts, time.monotonic(), self._is_connected)
             if number == MESSAGES_AT_A_TIME:
-                return found  # the messages of connections that ended are read first
+                return found  # further messages are read before the ends of connections
         return found + central.connections()
 
     def _is_connected(self, engine: int) -> bool:
@@ -271,7 +271,7 @@ class Subscriber:
         return sum(each.socket is not None for each in replays) < _MOST_REPLAYS
 
     def _hand_over(self, batch: Sequence[Received]) -> None:
-        """Have the event loop apply a batch, and wait until it has."""
+        """Let the event loop apply a batch, and wait until it has done so."""
         applying = self._apply(batch)
         try:
             applied = asyncio.run_coroutine_threadsafe(applying, self._loop)
@@ -299,19 +299,19 @@ class Ports(NamedTuple):
     """0 if the engine does not repeat events."""
 
     def addresses_at(self, endpoint: Endpoint) -> Addresses:
-        """Return the addresses, which are always at the endpoint."""
+        """Return the addresses of these ports at the endpoint."""
         host = f"[{endpoint.address}]" if ":" in endpoint.address else endpoint.address
         return Addresses(f"tcp://{host}:{self.events}", f"tcp://{host}:{self.replay}" if self.replay else "")
 
 
 def rank_of(endpoint: Endpoint) -> int:
-    """Return the index of the endpoint among those of its pod."""
+    """Return the index of the endpoint in its pod."""
     found = _RANK.search(endpoint.name)
     return int(found[1]) if found else 0
 
 
 def labelled_ports(endpoint: Endpoint, default: Ports) -> Ports:
-    """Return the ports in the labels of an endpoint, or else the default ones; raises ValueError."""
+    """Return the ports in the labels of an endpoint, by default `default`; raises ValueError."""
     rank, ports = rank_of(endpoint), list(default)
     for index, (label, lowest) in enumerate(zip(KV_PORTS, (1, 0), strict=True)):
         if (text := endpoint.labels.get(label)) is not None:
@@ -331,23 +331,23 @@ _decode = msgspec.json.Decoder(dict[str, _Source] | list[_Source]).decode
 
 
 def read_ports(page: bytes, rank: int) -> Ports:
-    """Return the ports of a rank in an answer of `/kv_event_sources`; raises ValueError if they are not there.
+    """Return the ports of a rank in an answer of `/kv_event_sources`; raises ValueError if the rank is missing.
 
-    vLLM 0.32 answers an object by rank, later versions a list. Hosts in the answer are not used: no model server
-    directs the picker to another host.
+    vLLM 0.32 returns an object by rank, later versions return a list. Hosts in the answer are ignored, so that model
+    servers cannot direct the picker to another host.
     """
     answer = _decode(page)
     by_rank = answer if isinstance(answer, dict) else {str(each.data_parallel_rank or 0): each for each in answer}
     source = by_rank.get(str(rank)) or (next(iter(by_rank.values())) if len(by_rank) == 1 else None)
     if source is None:
-        raise ValueError(f"it has no events of rank {rank}")
+        raise ValueError(f"the answer has no events of rank {rank}")
     return Ports(_port_in(source.endpoint), _port_in(source.replay_endpoint) if source.replay_endpoint else 0)
 
 
 def _port_in(address: str) -> int:
     found = _PORT.fullmatch(address)
     if found is None or not 0 < int(found[1]) <= _LAST_PORT:
-        raise ValueError(f"{address[:100]!r} is no address with a TCP port")
+        raise ValueError(f"{address[:100]!r} is not an address with a TCP port")
     return int(found[1])
 
 
@@ -356,14 +356,14 @@ class _Parameters(HttpSourceParameters, frozen=True):
 
 
 class EventSources(HttpSource[_Parameters]):
-    """Asks a model server for the ports of its events."""
+    """Requests the ports of events from a model server."""
 
     plugin_type = "kv-event-sources"
     accept = "application/json"
     most_bytes = 256 * 1024
 
     async def ports_of(self, endpoint: Endpoint) -> Ports | str:
-        """Return the ports, or why they are not known."""
+        """Return the ports, or the reason that they are unknown."""
         try:
             return read_ports(await self.fetch(endpoint), rank_of(endpoint))
         except (UnreachableError, PageError, NotAskedError, msgspec.DecodeError, ValueError) as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions to the KV events of the endpoints of a pool: addresses, metrics, and the caches that are in doubt."""
+"""Subscriptions to the KV events of the endpoints of a pool: addresses, metrics, and caches in doubt."""
 
 import asyncio
 import math
@@ -44,15 +44,14 @@ class PodDiscovery(Parameters, frozen=True):
     """Sockets of engines."""
 
     socket_port: Annotated[int, Meta(ge=1, le=65535)] = 5557
-    """Port of the first rank's events; rank i has the port i higher. The label or
-    annotation `llm-d.ai/kv-events-port` of a pod replaces it."""
+    """Port of the events of the first rank; the port of rank i is higher by i. The label or annotation
+    `llm-d.ai/kv-events-port` of a pod replaces it."""
     replay_socket_port: Annotated[int, Meta(ge=0, le=65535)] = 0
-    """Port on which the first rank repeats events, after a gap, say; rank i has the port i higher. 0 for none: gaps
-    are not repaired. The label or annotation `llm-d.ai/kv-replay-port` of a pod replaces it."""
+    """Port on which the first rank repeats events, for example after a gap; the port of rank i is higher by i. With 0,
+    gaps are not repaired. The label or annotation `llm-d.ai/kv-replay-port` of a pod replaces it."""
     ask_endpoints: bool = False
-    """Ask each endpoint at `/kv_event_sources` for the ports of its events, which vLLM 0.32 and newer tell: before it
-    is subscribed to, and every 30 seconds while it is not connected. Without an answer, the ports
-    above are used."""
+    """Request the ports of events from each endpoint at `/kv_event_sources`, which vLLM has since 0.32: before
+    subscribing to it, and every 30 seconds while it is not connected. Without an answer, the ports above are used."""
     pod_label_selector: str = ""
     """Without effect: the endpoints of the pool are used."""
     pod_namespace: str = ""
@@ -75,14 +74,13 @@ class KvEvents(Parameters, frozen=True):
     zmq_endpoint: str = ""
     """Address on which the picker listens for engines that connect to it, such as `tcp://*:5557`; empty for none. The
     second part of a topic, `kv@<address:port or pod>@<model>`, names the endpoint. For pods with several endpoints, the
-    picker listens on the next ports, too: data-parallel rank i of vLLM connects to the port i higher."""
-
+    picker also listens on the next ports: data-parallel rank i of vLLM connects to the port that is higher by i."""
     curve: CurveParameters | None = None
     """Encryption of the connections to engines, also for replays; none by default. Not a parameter of llm-d-router."""
 
     def __post_init__(self) -> None:
         if self.curve is not None and self.zmq_endpoint:
-            raise ValueError("curve encrypts connections to engines, and none to zmqEndpoint; leave one of them out")
+            raise ValueError("curve does not encrypt connections to zmqEndpoint; leave one of them out")
         port = _LISTENING.fullmatch(self.zmq_endpoint)
         if self.zmq_endpoint and not (port and 0 < int(port[1]) <= _LAST_PORT):
             raise ValueError(f"zmqEndpoint {self.zmq_endpoint!r} is not an address to listen on; write tcp://*:5557")
@@ -98,16 +96,16 @@ _ERRORS = PluginMetric(
     "kv_cache_events_zmq_errors", "Failed operations on sockets, and replays.", (_POD, "operation"), is_counter=True
 )
 _QUEUED = PluginMetric("kv_cache_events_pool_queue_depth", "Messages that are received and not applied yet.")
-_CAPACITY = PluginMetric("kv_cache_events_pool_capacity", "Most messages that wait to be applied.")
+_CAPACITY = PluginMetric("kv_cache_events_pool_capacity", "Largest number of messages that wait to be applied.")
 _RESETS = PluginMetric(
     "kv_cache_events_resets",
-    "Caches of endpoints that counted as empty from then on, or were uncertain (after a gap), by cause.",
+    "Events after which the cache of an endpoint counted as empty, or as uncertain (after a gap), by cause.",
     ("cause",),
     is_counter=True,
 )
 _REPLAYS = PluginMetric("kv_cache_events_replays", "Replays of missing messages.", ("result",), is_counter=True)
 _UNKNOWN = PluginMetric(
-    "kv_cache_events_unknown_senders", "Messages of engines that connected and are not in the pool.", is_counter=True
+    "kv_cache_events_unknown_senders", "Messages of connected engines that are not in the pool.", is_counter=True
 )
 EVENT_METRICS = (
     _SUBSCRIBERS, _MESSAGES, _RECONNECTIONS, _ERRORS, _QUEUED, _CAPACITY, _RESETS, _REPLAYS, _UNKNOWN,
@@ -119,14 +117,15 @@ class _Engine:
     """The subscription of one endpoint."""
 
     number: int
-    """Used once, unlike lanes: a late message of an endpoint that left does not reach the next one in its lane."""
+    """Number that, unlike lanes, is used once, so that late messages of an endpoint that left are ignored."""
     lane: Lane
     endpoint: Endpoint
     ports: Ports
     counts: EngineCounts = field(default_factory=EngineCounts)
     asked: float = -math.inf
+    """Time of the last request for its ports."""
     invalid_label: str = ""
-    """Reason that the ports in its labels are not used; empty if they are, or there are none."""
+    """Reason that the ports in its labels are not used; empty for no reason."""
 
     @property
     def addresses(self) -> Addresses:
@@ -134,7 +133,7 @@ class _Engine:
 
 
 class Subscriptions:
-    """Subscribes to the endpoints of a pool while it is started; all are subscribed to under a number."""
+    """Subscribes to the endpoints of a pool, each under a number, between `start` and `close`."""
 
     def __init__(self, parameters: KvEvents) -> None:
         self._parameters = parameters
@@ -146,10 +145,10 @@ class Subscriptions:
         self._counts = EventCounts()
         self._subscriber: Subscriber | None = None
         self._doubted = np.zeros(0, dtype=bool)
-        """Whether messages of the lane are missing that the engine is asked to repeat; by lane."""
+        """Whether messages are missing that the engine was asked to repeat, by lane."""
 
     def add(self, endpoint: Endpoint, lane: Lane) -> None:
-        """Subscribe to an endpoint, whose blocks are in this lane."""
+        """Subscribe to an endpoint with this lane."""
         engine = _Engine(next(self._numbers), lane, endpoint, Ports(0))
         self._configure(engine)
         self._engines[engine.number] = self._by_identity[endpoint.identity] = engine
@@ -157,7 +156,7 @@ class Subscriptions:
         self._connect(engine)
 
     def update(self, endpoint: Endpoint) -> None:
-        """Follow the labels of an endpoint."""
+        """Subscribe to an endpoint again if its ports in labels have changed."""
         engine = self._by_identity[endpoint.identity]
         before, engine.endpoint = engine.endpoint, endpoint
         if any(endpoint.labels.get(label) != before.labels.get(label) for label in KV_PORTS):
@@ -181,7 +180,7 @@ class Subscriptions:
                 self._connect(engine)
 
     async def ask(self) -> None:
-        """Ask endpoints for the ports of their events until cancelled, some at a time."""
+        """Request the ports of events from endpoints until cancelled, from some at a time."""
         source = EventSources()
         while self._asks:
             due = asyncio.get_running_loop().time() - _ASK_AGAIN_SECONDS
@@ -221,7 +220,7 @@ class Subscriptions:
         return np.where((lanes >= 0) & self._doubted[lanes], -1, lanes)
 
     def doubt(self, engine: int, *, is_doubted: bool = True) -> None:
-        """Do not use the contents of a cache for now, or use them again."""
+        """Mark the contents of a cache as in doubt, so that they are not used, or as certain again."""
         if (lane := self.lane_of(engine)) is not None:
             self._doubted[lane.id] = is_doubted
 
@@ -252,7 +251,7 @@ class Subscriptions:
 
     @property
     def state(self) -> Mapping[str, object]:
-        """The addresses of events, and the number of caches that are in doubt."""
+        """Addresses of events, and number of caches in doubt."""
         addresses = sorted(engine.addresses.events for engine in self._engines.values())
         return {"subscriptions": addresses[:MOST_ENDPOINTS], "cachesInDoubt": int(self._doubted.sum())}
 
@@ -278,12 +277,12 @@ class Subscriptions:
 
     @property
     def ignored(self) -> tuple[IgnoredValue, ...]:
-        """Labels of endpoints that are no ports."""
+        """Labels of endpoints that are not valid ports."""
         found = ((each.endpoint.id, each.invalid_label) for each in self._engines.values() if each.invalid_label)
         return tuple(IgnoredValue("labels", "endpoint", name, reason) for name, reason in islice(found, MOST_ENDPOINTS))
 
     def _configure(self, engine: _Engine) -> None:
-        """Set the ports by its labels or by the configuration; it is asked for them afterwards."""
+        """Set the ports from labels or the configuration, until the engine is asked for them."""
         given, rank = self._parameters.pod_discovery_config, rank_of(engine.endpoint)
         engine.ports = Ports(given.socket_port + rank, given.replay_socket_port and given.replay_socket_port + rank)
         engine.asked, engine.invalid_label = -math.inf, ""

@@ -74,5 +74,5 @@ def test_file_without_a_key_is_named(tmp_path, curve, reason):
 
 def test_curve_is_refused_beside_a_port_for_engines():
     events = {"curve": {"serverKeyFile": "a.key"}, "zmqEndpoint": "tcp://*:5557"}
-    with pytest.raises(ConfigurationError, match="none to zmqEndpoint; leave one of them out"):
+    with pytest.raises(ConfigurationError, match="does not encrypt connections to zmqEndpoint; leave one of them out"):
         build(kvEventsConfig=events)

@@ -84,7 +84,7 @@ def test_scorer_with_two_producers_is_refused_unless_it_names_one():
         assembled(both)
     scorer = scorer_of(assembled(both, "{prefixMatchInfoProducerName: b}"))
     assert [key.producer for key in scorer.reads] == ["b"]
-    with pytest.raises(ConfigurationError, match="'c' is no precise-prefix-cache-producer declared before"):
+    with pytest.raises(ConfigurationError, match="'c' is not a precise-prefix-cache-producer declared before"):
         assembled(both, "{prefixMatchInfoProducerName: c}")
 
 
@@ -134,7 +134,7 @@ def test_tokenizer_service_is_not_asked_without_a_model_or_beside_a_producer():
 @pytest.mark.parametrize(
     ("parameters", "warning"),
     [
-        (index(inMemoryConfig={"size": 20_000_000}), "size is 20000000; only the 10000000 blocks used last"),
+        (index(inMemoryConfig={"size": 20_000_000}), "only the 10000000 most recently used blocks are kept"),
         (index(inMemoryConfig={"size": 10_000_000}), ""),
         (index(costAwareMemoryConfig={"size": "2GiB"}), "inMemoryConfig is used"),
         (index(redisConfig={"address": "redis://index:6379"}), ""),
