@@ -138,7 +138,7 @@ class RunningConfig:
     def source_states(self) -> Sequence[SourceState]:
         """The sources of endpoints, if there are several, or the only one has failed; may be read in any thread."""
         found = self._discovery
-        return found.states if isinstance(found, SeveralSources) and found.is_worth_telling else ()
+        return found.states if isinstance(found, SeveralSources) and found.is_reported else ()
 
     def source_of(self, identity: str) -> str:
         """Return the name of the source of an endpoint, given its id; empty if there are not several."""

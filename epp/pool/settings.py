@@ -16,21 +16,21 @@ class PageLimits:
 
     page_bytes: int = flag(
         8 * _MIB,
-        "Largest page of metrics that is read of an endpoint; a larger one is refused.",
+        "Largest metrics page of an endpoint that is read; larger pages are refused.",
         SIZE,
         name="--max-page-size",
     )
     family_series: int = flag(
         1000,
-        "Series of one name that are read of an endpoint's page: the first ones.",
+        "Number of series of one name that are read from an endpoint's page: the first ones.",
         "COUNT",
         name="--max-page-series",
         min=1,
     )
     series_bytes: int = flag(
         64 * _KIB,
-        "Most bytes of the series that are read from an endpoint's page; a single series can have a quarter of "
-        "them. Requests wait while they are read, some milliseconds for 64Ki.",
+        "Most bytes of series that are read from an endpoint's page; a single series can have a quarter of them. "
+        "Requests wait while they are read: some milliseconds for 64Ki.",
         SIZE,
         name="--max-series-size",
     )

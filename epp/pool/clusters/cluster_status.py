@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Status of every cluster at one moment: decisions of placements, imported pools, scores, queueing and networks."""
+"""Status of all clusters at one moment: decisions of placements, imported pools, scores, queueing and networks."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -291,7 +291,7 @@ _MOST_COST = 1e6
 
 
 class DeclaredNetwork(NamedTuple):
-    """Network between the local cluster and another one; None for numbers that are not declared."""
+    """Network between the local cluster and another cluster; None for undeclared numbers."""
 
     latency: float | None = None
     """Seconds of a round trip."""
@@ -302,7 +302,7 @@ class DeclaredNetwork(NamedTuple):
 def declared_networks(
     hub: Hub, configured: Mapping[str, DeclaredNetwork], claims: tuple[str, str]
 ) -> tuple[Mapping[str, DeclaredNetwork], tuple[str, ...]]:
-    """Return the networks by cluster, and a message for each claim that is no number.
+    """Return the networks by cluster, and a message for each claim that is not a number.
 
     `claims` are the names of the claims, or labels, with latency and cost; empty for none. Configured numbers replace
     those of claims.
@@ -329,5 +329,5 @@ def declared_networks(
 def _cost(text: str) -> float:
     cost = float(text)
     if not 0 <= cost < _MOST_COST:
-        raise ValueError("no cost")
+        raise ValueError("the cost is out of range")
     return cost

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluation of a placement: filters, prioritizers, choice and decision groups, explained as by the hub's debugger."""
+"""Evaluation of a placement: filters, prioritizers, choice and decision groups, with the hub's form of explanation."""
 
 import math
 from collections import Counter, defaultdict, deque
@@ -203,7 +203,7 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     """Explanation of a choice, in the format of the hub's debugger."""
 
     placement: Mapping[str, object] = {}
-    """The placement as it is written, without its status."""
+    """The written placement, without its status."""
     filtered_pipeline_results: tuple[FilterResult, ...] = ()
     prioritize_results: tuple[PrioritizeResult, ...] = ()
     aggregated_scores: tuple[ClusterTotal, ...] = ()

@@ -52,7 +52,7 @@ _NO_PODS = (
     "or add the pods to the files"
 )
 _SCORES = PluginMetric(
-    "cluster_scores", "Scores of clusters: valid, expired, or missing where a placement asks for them.", ("state",)
+    "cluster_scores", "Scores of clusters: valid, expired, or required by a placement but missing.", ("state",)
 )
 _PROBLEMS = PluginMetric("cluster_object_problems", "Values and objects on clusters that are not used.")
 
@@ -60,10 +60,10 @@ _log = structlog.get_logger()
 
 
 class Network(Parameters, frozen=True):
-    """The network between the local cluster and another one."""
+    """The network between the local cluster and another cluster."""
 
     latency: str = ""
-    """Time of a round trip, a duration such as `35ms`; by default as connections for polls take."""
+    """Time of a round trip, a duration such as `35ms`; by default measured by connections for polls."""
     cost: NonNegative | None = None
     """Dollars for a gigabyte to and from the cluster."""
 
@@ -99,11 +99,12 @@ class ClusterTaggerParameters(Parameters, frozen=True):
     directory of a mounted Secret with one under the key `kubeconfig` or `value`. An object of the hub replaces one of
     the pool's cluster with the same name."""
     secret: HubSecret | None = None
-    """In place of `kubeconfig`: a Secret with one on the API server of the pool. New content is used for new requests.
-    This requires the right to get, list and watch the Secret, by its name. It may not name files or commands."""
+    """Instead of `kubeconfig`: a Secret with a kubeconfig on the API server of the pool. New content is used for new
+    requests. The picker must have the right to get, list and watch this Secret. The kubeconfig must not name files or
+    commands."""
     context: str = ""
-    """Context of the kubeconfig; by default its current one. Its namespace is read if access to all namespaces of the
-    hub is forbidden."""
+    """Context of the kubeconfig; by default its current context. Its namespace is read if access to all namespaces of
+    the hub is forbidden."""
     paths: tuple[str, ...] = ()
     """Files, or directories of files (.yaml, .yml, .json), with objects of a hub: AddOnPlacementScore, ManagedCluster,
     ManagedClusterSet, ManagedClusterSetBinding, Placement, PlacementDecision, AdmissionCheck, MultiKueueCluster,
@@ -112,25 +113,26 @@ class ClusterTaggerParameters(Parameters, frozen=True):
     watch_files: bool = True
     """Apply new versions of all files together, as soon as they are written."""
     missing_file_grace_period: str = "5m"
-    """Time for which the objects of a missing or empty file stay in effect: `0s` removes them at once."""
+    """Time for which the objects of a missing or empty file stay in effect: `0s` removes them immediately."""
     cluster: str = ""
-    """Name of the local cluster, which is that of endpoints without a cluster."""
+    """Name of the local cluster, to which endpoints without a cluster belong."""
     cluster_labels: Annotated[tuple[str, ...], Meta(max_length=16)] = CLUSTER_LABELS
-    """Labels with the cluster of an endpoint that has none otherwise; the first existing label is used."""
+    """Labels with the cluster of an endpoint that has no cluster itself; the first existing label is used."""
     networks: Mapping[str, Network] = msgspec.field(default_factory=dict)
     """Network to each other cluster, by its name, for `cluster-score` and `work-seconds-scorer`."""
     latency_claim: str = ""
-    """Claim or label of a ManagedCluster with the latency, for clusters that `networks` does not give one."""
+    """Claim or label of a ManagedCluster with the latency, for clusters without a latency in `networks`."""
     cost_claim: str = ""
-    """Claim or label of a ManagedCluster with the cost in dollars for a gigabyte, likewise."""
+    """Claim or label of a ManagedCluster with the cost in dollars per gigabyte, for clusters without a cost in
+    `networks`."""
     evaluate: Evaluate = "auto"
     """Placements that this picker evaluates: those without a PlacementDecision (`auto`), all (`always`) or none
     (`never`)."""
     usage_scores: bool = False
     """Compute the scores `resource-usage-score` of the local cluster from its nodes and pods, unless the hub has them.
-    This requires the right to list and watch pods and resource claims in all namespaces."""
+    The picker must have the right to list and watch pods and resource claims in all namespaces."""
     usage_items: Mapping[str, UsageItem] = msgspec.field(default_factory=dict)
-    """Items of these scores, in addition to `cpu`, `mem`, `gpu` and `tpu`, or in place of these. Each item has two
+    """Further items of these scores, or replacements for the items `cpu`, `mem`, `gpu` and `tpu`. Each item has two
     scores, with the suffixes `NodeAvailable` and `ClusterAvailable`."""
 
     def __post_init__(self) -> None:
@@ -174,7 +176,7 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
     """Tags endpoints with the status of their cluster on a hub of Open Cluster Management.
 
     The status has scores, the placements that chose the cluster, taints, labels and claims, and whether multi-cluster
-    queueing (MultiKueue) can use it. Placements without decisions are evaluated like on the hub.
+    queueing (MultiKueue) can use it. Placements without decisions are evaluated as on the hub.
 
     An impossible value, such as a score of 400, is ignored, logged once and counted; the rest of its object is used. An
     invalid version of a file or object has no effect: the previous version stays in effect, and the log, `/healthz` and
@@ -189,9 +191,9 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
     metrics = (_SCORES, _PROBLEMS)
 
     def setup(self) -> None:
-        """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path.
+        """Read the files and the kubeconfig; raises ConfigurationError or ValueError for an invalid path.
 
-        The kubeconfig of a hub, too; it is read again when the hub refuses the credentials or does not answer.
+        The kubeconfig is read again when the hub refuses the credentials or does not answer.
         """
         given = self.parameters
         self._hub = None
@@ -222,7 +224,7 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
 
     @property
     def inputs(self) -> InputState:
-        """Rejected versions of files and objects, and ignored values; the file name of the cluster is `cluster`."""
+        """Rejected versions of files and objects, and ignored values; the file of the cluster is `cluster`."""
         return replace(self._objects.inputs, ignored=self._state.hub.ignored, remarks=self._state.remarks)
 
     @property
@@ -268,7 +270,7 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
         return Report(attributes={CLUSTER: status})
 
     def cluster_of(self, endpoint: Endpoint) -> str:
-        """Return the name of its cluster: its own, that in a label, or the local one."""
+        """Return the cluster of an endpoint: its own cluster, the cluster in a label, or the local cluster."""
         return cluster_of(endpoint, self.parameters.cluster_labels, self.parameters.cluster)
 
     async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:
@@ -285,7 +287,7 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
             return (await asyncio.to_thread(self._effect, state.hub, usage=state.usage.due))()
 
     def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:
-        """Return the statuses by these objects; usage is not computed for every change in the cluster."""
+        """Return the effect of these objects; usage is not computed for every change in the cluster."""
         last = self._state.usage
         is_recent = bool(kinds and last.scores) and self.clock.now() - last.at < _USAGE_SECONDS
         return self._effect(Hub(change.files), usage=not is_recent, change=change)
@@ -301,7 +303,7 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
             await asyncio.sleep(min(max(wait, _SHORTEST_WAIT_SECONDS), _LONGEST_WAIT_SECONDS))
 
     def _effect(self, hub: Hub, *, usage: bool, change: Change | None = None) -> Effect:
-        """Return the statuses by the objects of the hub. Runs in a thread."""
+        """Return the effect of the objects of the hub. Runs in a thread."""
         before = self._state
         used = before.usage._replace(due=self.parameters.usage_scores)
         if self.parameters.usage_scores and usage:
@@ -344,5 +346,5 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
         new = sorted((missing | expired) - self._logged)
         self._logged = frozenset(missing | expired)
         for what, cluster, score in new[:_MOST_WARNINGS]:
-            remedy = "it counts as 0; see that its add-on runs in the cluster"
+            remedy = "it counts as 0; check that its add-on runs in the cluster"
             _log.warning(f"cluster score {what}", plugin=self.name, cluster=cluster, score=score, effect=remedy)

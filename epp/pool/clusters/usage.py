@@ -21,11 +21,11 @@ class UsageItem(Parameters, frozen=True):
     """Resources that are added up into two scores, `<name>NodeAvailable` and `<name>ClusterAvailable`."""
 
     resources: tuple[str, ...]
-    """Names of resources; `*` stands for any characters."""
+    """Names of resources; `*` matches any characters."""
     drivers: tuple[str, ...] = ()
     """DRA drivers whose devices are included."""
     max: str = "20"
-    """Free amount that scores 100, a quantity: `20` GPUs, `1Ti` of memory. Nothing free scores -100."""
+    """Free amount with the score 100, a quantity such as `20` GPUs or `1Ti` of memory. No free amount scores -100."""
 
     def __post_init__(self) -> None:
         try:
@@ -42,8 +42,8 @@ USAGE_ITEMS: Mapping[str, UsageItem] = {
     "gpu": UsageItem(resources=("nvidia.com/gpu",), drivers=("gpu.nvidia.com",), max="20"),
     "tpu": UsageItem(resources=("google.com/tpu",), drivers=("tpu.google.com",), max="20"),
 }
-"""Items of the add-on, which counts whole NVIDIA GPUs, and to which DRA devices are added; its maximum of memory,
-1,048,576, is in MiB."""
+"""Items of the add-on, with additional DRA devices. The add-on counts whole NVIDIA GPUs, and its maximum of memory is
+1,048,576 MiB."""
 
 
 def usage_scores(
@@ -75,7 +75,7 @@ def usage_scores(
 
 
 def normalised(free: Fraction | int, most: Fraction) -> float:
-    """Return a whole number from -100 for nothing free to 100 for the maximum or more."""
+    """Return a whole number from -100, for no free amount, to 100, for the maximum or more."""
     if free >= most:
         return MOST_SCORE
     return float(math.trunc(200 * max(free, 0) / most - 100))
@@ -84,8 +84,8 @@ def normalised(free: Fraction | int, most: Fraction) -> float:
 def pod_requests(pod: Pod) -> dict[str, Fraction]:
     """Return the amounts that the scheduler reserves for a pod.
 
-    The sum over containers and sidecars, or a larger amount of an init container with the sidecars that start before
-    it. Requests of the whole pod replace both. The overhead is added.
+    This is the sum over containers and sidecars, or the larger amount of an init container and the sidecars that start
+    before it. Requests of the whole pod replace both. The overhead is added.
     """
     running, starting, sidecars = Counter[str](), Counter[str](), Counter[str]()
     for container in pod.spec.containers:
@@ -144,6 +144,6 @@ class _Devices:
         self._used = {unit for result in results for unit in of_device.get(result.id, ())}
 
     def free(self, drivers: Iterable[str], node: str) -> int:
-        """Return the number of unused devices of the drivers on a node; `""` stands for devices without a node."""
+        """Return the number of unused devices of the drivers on a node; `""` means devices without a node."""
         places = {(driver, node) for driver in drivers}
         return sum(place in places and unit not in self._used for unit, place in self._units.items())

@@ -38,7 +38,7 @@ OTHER_PREFIXES: Mapping[str, str] = {"sglang:": "sglang_"}
 RANK_LABELS: Mapping[str, str] = {"sglang": "dp_rank"}
 """The label of the data-parallel rank, by engine, if the series of a rank are repeated with other labels.
 
-In SGLang every pipeline stage repeats the numbers of its rank, and there are series by priority beside the total.
+In SGLang, every pipeline stage repeats the numbers of its rank, and there are series by priority besides the total.
 """
 HOST = "triton"
 """The engine that hosts other engines, whose series appear on its page once they are loaded."""
@@ -62,7 +62,7 @@ class CustomMetric(Parameters, frozen=True):
     attribute_key: str
     """Name of the attribute."""
     metric_spec: str
-    """The series, `name` or `name{label=value,...}`. Of several that match, the highest value counts; add labels to
+    """The series, `name` or `name{label=value,...}`. If several series match, the highest value counts; add labels to
     select one of them."""
 
     def __post_init__(self) -> None:
@@ -109,7 +109,7 @@ class EngineConfig(Parameters, frozen=True):
 
     def __post_init__(self) -> None:
         if not self.name:
-            raise ValueError("an engine without a name: write the value of the engine label, such as name: vllm")
+            raise ValueError("an engine has no name: write the value of the engine label, such as name: vllm")
         keys = [metric.attribute_key for metric in self.custom_metrics]
         twice = sorted({key for key in keys if keys.count(key) > 1})
         if twice:
@@ -217,7 +217,7 @@ class Signal:
     """Label of the rank; the highest of its series counts. Empty if each series is a rank."""
 
     def read(self, page: bytes, layout: PageLayout, problems: list[str]) -> float | None:
-        """Return the number; the column's unknown value without a possible one, None without any series.
+        """Return the number; the column's unknown value if it is impossible, None if there is no series.
 
         Impossible values are added to `problems`.
         """
@@ -375,7 +375,7 @@ def _first(selectors: Iterable[Selector], page: bytes, layout: PageLayout) -> Se
 
 
 def _label_number(label: str, series: Series) -> float:
-    """Return the number in a label; NaN for other texts: vLLM writes `None` until its cache is sized."""
+    """Return the number in a label; NaN if it is not a number: vLLM writes `None` before it has sized its cache."""
     try:
         return float(series.labels.get(label, ""))
     except ValueError:

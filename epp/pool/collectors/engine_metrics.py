@@ -12,15 +12,7 @@ from epp.framework.endpoint import Endpoint, Identity, PagePlace
 from epp.framework.limits import AbsolutePath, NameOrDefault
 from epp.framework.plugin import Parameters, Stability
 from epp.framework.snapshot import CLUSTER_KV_USAGE, CLUSTER_QUEUE, Column
-from epp.pool.collectors.engine import (
-    BUILT_IN,
-    HOST,
-    SERIES_PREFIXES,
-    Engine,
-    EngineConfig,
-    Signal,
-    compile_engine,
-)
+from epp.pool.collectors.engine import BUILT_IN, HOST, SERIES_PREFIXES, Engine, EngineConfig, Signal, compile_engine
 from epp.pool.collectors.exposition import PROMETHEUS_TEXT, PageLayout, Selector
 from epp.pool.collectors.sources.http import HttpSource, HttpSourceParameters
 
@@ -51,8 +43,8 @@ class CoreMetricsParameters(Parameters, frozen=True):
     engine_label_key: NameOrDefault = "llm-d.ai/engine-type"
     """The endpoint label with the name of the engine."""
     default_engine: NameOrDefault = "vllm"
-    """The engine of endpoints without that label. A page without any series of this engine is read as that of the
-    built-in engine whose series it has."""
+    """The engine of endpoints without that label. If a page has no series of this engine, the built-in engine is
+    recognised by its series."""
     engine_configs: tuple[EngineConfig, ...] = ()
     """Further engines, and other names of series for built-in ones."""
 
@@ -81,8 +73,8 @@ class _Last:
 class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
     """Reads queue, batch, KV cache, prefix cache and adapters from an engine's metrics page.
 
-    Queues and counters of data-parallel ranks are added up; of their KV usages the highest counts. A value whose series
-    is missing from the page becomes unknown, never 0. Built-in engines are vllm, sglang, trtllm-serve (with its page at
+    Queues and counters of data-parallel ranks are added up; their highest KV usage counts. A value whose series is
+    missing from the page becomes unknown, never 0. Built-in engines are vllm, sglang, trtllm-serve (with its page at
     /prometheus/metrics), triton-tensorrt-llm, triton, tgi, lmdeploy and llamacpp (which has a page if started with
     --metrics).
     """
@@ -136,7 +128,7 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
         return report
 
     def _recognise(self, page: bytes, endpoint: Endpoint, tried: Engine) -> Report | None:
-        """Read the page as that of the engine whose series it has; remember the engine for the next pages."""
+        """Recognise the engine by the series of the page and read it; remember the engine for the next pages."""
         self._recognised.pop(endpoint.identity, None)
         found = (self._engines[name] for prefix, _, name in SERIES_PREFIXES if _has_series(page, prefix))
         for engine in chain((self._default,), found):
@@ -183,9 +175,9 @@ class MultiClusterSourceParameters(MetricsSourceParameters, frozen=True):
 
 
 class MultiClusterMetricsDataSource(HttpSource[MultiClusterSourceParameters]):
-    """Fetches the metrics page of a cluster's router, at most 8 MiB, where `multicluster-file-discovery` says it is.
+    """Fetches the metrics page of a cluster's router, at most 8 MiB, at its address in `multicluster-file-discovery`.
 
-    Without labels for it in the file, the page is at the endpoint itself.
+    If the file has no labels with this address, the page is at the endpoint itself.
     """
 
     plugin_type = "multicluster-metrics-data-source"

@@ -39,7 +39,7 @@ _NEAR, _VERY_NEAR = 512, 16
 _LARGE = 8 * 1024
 """Size from which the search for a missing series is expensive."""
 _SEARCHES = 8
-"""Of this many large pages of similar length, one is searched for a missing series."""
+"""Number of large pages of similar length among which one is searched for a missing series."""
 _LINE = 48
 """Least growth of a page when a series and its comments are added, in bytes."""
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class Selector:
         return [] if end < 0 else self.read_from(page, end)[0]
 
     def find(self, page: bytes) -> int:
-        """Return the end of the name at its first occurrence as that of a series; -1 for none."""
+        """Return the end of the name of the first series with this name; -1 if there is none."""
         end = len(self.needle) - 1 if page.startswith(self.needle[1:]) else self._next(page, 0)
         while end >= 0 and page[end : end + 1] not in AFTER_NAME:  # a longer name that starts with this one
             end = self._next(page, end)
@@ -293,7 +293,7 @@ class PageLayout:
             return False
         try:
             value = float(page[start:stop])
-        except ValueError:  # a time stamp, or no number
+        except ValueError:  # not a number, or a number and a time stamp
             return False
         position.found = (Series(position.found[0].block, value),)
         self._surround(position, page, at, before, stop + len(needle) + 1)

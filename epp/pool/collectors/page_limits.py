@@ -17,10 +17,10 @@ _SLICE_BYTES = 32 * 1024
 """Bytes that are collected before they are searched, which takes a tenth of a millisecond."""
 _SHORTEST_LINE_BYTES = 8
 _CHECKED = 64
-"""Of this many small pages of similar size, one is checked for too many lines."""
+"""Number of small pages of similar size among which one is checked for too many lines."""
 _GROWN_BYTES = 512
 _START_BYTES = 2048
-"""Start of a page without wanted series, which is returned for messages."""
+"""Size of the start of a page without wanted series, which is returned for messages."""
 
 
 class Limit(StrEnum):
@@ -56,7 +56,7 @@ class ImpossibleValueError(PageError):
 
 REMEDIES = {
     Limit.PAGE_BYTES: "check the metrics of the server, or raise --max-page-size",
-    Limit.PAGE_CHUNKS: "check proxies between the server and this program: servers do not split a page so much",
+    Limit.PAGE_CHUNKS: "check proxies between the server and this program: servers send fewer pieces",
     Limit.PAGE_SECONDS: "check the load and the log of the server, or raise timeout of the source",
     Limit.PAGES_BYTES: "check which endpoints send large pages; this endpoint is polled again",
     Limit.FAMILY_SERIES: "check the labels of the server's metrics, or raise --max-page-series",

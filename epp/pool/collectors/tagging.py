@@ -22,7 +22,7 @@ from epp.routing.datastore import Change, Datastore, Staging
 from epp.runtime.supervisor import SWEEPS
 
 _SHARE = 0.2
-"""Share of the event loop's time for tagging again: 5,000 endpoints at 0.3 ms each take 8 seconds."""
+"""Largest share of the event loop's time for tagging again: 5,000 endpoints at 0.3 ms each take 8 seconds."""
 
 _Taggers: TypeAlias = dict[Tagger[Any], None]
 _Reports: TypeAlias = Callable[[Endpoint, Iterable[Tagger[Any]]], Sequence[Report]]
@@ -61,23 +61,23 @@ class Retagging:
         self._next: _Taggers = {}
         """Taggers of the next round."""
         self._round: _Round | None = None
-        self.wanted = asyncio.Event()
+        self.is_due = asyncio.Event()
         """Set while an endpoint is queued."""
 
-    def want(self, tagger: Tagger[Any], concerns: AffectedEndpoints) -> None:
+    def queue_affected(self, tagger: Tagger[Any], affected: AffectedEndpoints) -> None:
         """Queue the affected endpoints; all endpoints are tagged in a round."""
-        if isinstance(concerns, EveryEndpoint):
+        if isinstance(affected, EveryEndpoint):
             if self._store.endpoints:  # new endpoints are tagged when they join
                 self._next[tagger] = None
-                self.wanted.set()
-            concerns = concerns.first
-        self.want_these(tagger, filter(concerns, self._store.endpoints))
+                self.is_due.set()
+            affected = affected.first
+        self.queue(tagger, filter(affected, self._store.endpoints))
 
-    def want_these(self, tagger: Tagger[Any], endpoints: Iterable[Endpoint]) -> None:
+    def queue(self, tagger: Tagger[Any], endpoints: Iterable[Endpoint]) -> None:
         for endpoint in endpoints:
             self._some.setdefault(endpoint.id, {})[tagger] = None
         if self._some:
-            self.wanted.set()
+            self.is_due.set()
 
     def use(self, taggers: Iterable[Tagger[Any]]) -> None:
         """Replace the taggers; a round starts again with its remaining taggers."""
@@ -92,7 +92,7 @@ class Retagging:
         self._tag_some()
         await self._go_round()
         if not (self._some or self._next or self._round):
-            self.wanted.clear()
+            self.is_due.clear()
         await asyncio.sleep((perf_counter() - started) * (1 / _SHARE - 1))
 
     def _tag_some(self) -> None:
@@ -217,9 +217,9 @@ class Tagging:
         finally:
             self._is_tagged = False
 
-    def retag(self, tagger: Tagger[Any], concerns: AffectedEndpoints) -> None:
+    def retag(self, tagger: Tagger[Any], affected: AffectedEndpoints) -> None:
         """Tag endpoints again in the background: see `follow`."""
-        self._retagging.want(tagger, concerns)
+        self._retagging.queue_affected(tagger, affected)
 
     async def follow(self) -> None:
         """Tag the queued endpoints until cancelled, in at most a fifth of the event loop's time.
@@ -228,7 +228,7 @@ class Tagging:
         tags until all are new; endpoints that were added or changed meanwhile keep their newer tags.
         """
         while True:
-            await self._retagging.wanted.wait()
+            await self._retagging.is_due.wait()
             await self._steady.wait()
             await self._retagging.step()
 
@@ -248,7 +248,7 @@ class Tagging:
         updated = [endpoint for _, endpoint in change.updated]
         if len(updated) > _MOST_AT_ONCE:
             for tagger in self._taggers:
-                self._retagging.want_these(tagger, updated)
+                self._retagging.queue(tagger, updated)
             updated = []
         self._tag((*(endpoint for _, endpoint in change.added), *updated))
 
@@ -281,7 +281,7 @@ class Tagging:
 async def _tag_in_steps(
     endpoints: Callable[[], Collection[Endpoint]], tag: Callable[[Endpoint], Sequence[Report]], tagged: _Tagged
 ) -> _Tagged:
-    """Tag all endpoints that are not in `tagged`, in steps, and those that join meanwhile."""
+    """Tag all endpoints that are not in `tagged`, including endpoints that join meanwhile, in steps."""
 
     def tag_each(missing: Iterable[Endpoint]) -> Iterator[None]:
         for endpoint in missing:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints listed in a YAML or JSON file, ours or one of Envoy, which may be replaced at any time."""
+"""Endpoints listed in a YAML or JSON file, in our own format or Envoy's, which may be replaced at any time."""
 
 import asyncio
 import reprlib
@@ -60,9 +60,9 @@ class _BadEntryError(ValueError):
 
 
 def parse_targets_file(content: bytes, _path: Path, *, of_clusters: bool = False) -> ParsedFile[tuple[Target, ...]]:
-    """Return the endpoints in the content of a file; raises ValueError with the position in it.
+    """Return the endpoints in the content of a file; raises ValueError with the position in the file.
 
-    With `of_clusters`, labels say where the metrics pages are.
+    With `of_clusters`, labels have the addresses of the metrics pages.
     """
     root, data = _load(content)
     if isinstance(data, dict) and is_of_envoy(data):
@@ -71,12 +71,12 @@ def parse_targets_file(content: bytes, _path: Path, *, of_clusters: bool = False
             found = [replace(target, metrics=_metrics_page(target)) for target in found]
         return ParsedFile(tuple(found), len(found), remarks=remarks)
     if not isinstance(data, dict) or "endpoints" not in data:
-        raise ValueError("no list 'endpoints': for none write 'endpoints: []'")
+        raise ValueError("no list 'endpoints': for an empty pool write 'endpoints: []'")
     if unknown := next((key for key in data if key != "endpoints"), None):
         raise ValueError(f"unknown field {unknown!r}: the only field is 'endpoints'")
     entries = data["endpoints"]
     if not isinstance(entries, list):
-        raise ValueError("'endpoints' is not a list: for none write 'endpoints: []'")  # noqa: TRY004  of a file
+        raise ValueError("'endpoints' is not a list: for an empty pool write 'endpoints: []'")  # noqa: TRY004  of a file
     targets: list[Target] = []
     first_use: dict[object, int] = {}
     for index, entry in enumerate(entries):
@@ -145,7 +145,7 @@ def _read_entry(entry: object) -> Target:
 
 
 def _metrics_page(target: Target) -> HostPort | None:
-    """Return the place of the metrics page that the labels name; None for that of the endpoint."""
+    """Return the address of the metrics page in the labels; None for the address of the endpoint."""
     address, port = (target.labels.get(name, "") for name in _METRICS_LABELS)
     try:
         if address or port:
@@ -166,7 +166,7 @@ def _check_unique(target: Target, index: int, first_use: dict[object, int]) -> N
 
 
 def _line_of(root: yaml.Node | None, index: int, field: str) -> int | None:
-    """Return the line of an entry's field, or of the entry when it has no such field."""
+    """Return the line of an entry's field, or of the entry if it has no such field."""
     entries = _value_of(root, "endpoints")
     if not isinstance(entries, yaml.SequenceNode):
         return None
@@ -187,15 +187,16 @@ _Endpoints = LastGoodFile[tuple[Target, ...]]
 
 
 class FileDiscoveryParameters(Parameters, frozen=True):
-    """The file, and whether to follow it."""
+    """Path of the file, and whether to follow its changes."""
 
     path: str
     """A YAML or JSON file: `endpoints`, a list of `name`, `address`, `port`, and optionally `scheme` (`http` or
-    `https`), `namespace`, `labels`, `node`, `cluster` and `accelerator`. Or a file of Envoy's EDS: a
-    ClusterLoadAssignment, or a DiscoveryResponse with some. Endpoints that are unhealthy or drain are left out; region
-    and zone of the locality, and the metadata `envoy.lb`, become labels; weights and priorities have no effect."""
+    `https`), `namespace`, `labels`, `node`, `cluster` and `accelerator`. Or a file for Envoy's EDS: a
+    ClusterLoadAssignment, or a DiscoveryResponse that contains some. Unhealthy and draining endpoints are left out;
+    region and zone of the locality, and the metadata `envoy.lb`, become labels; weights and priorities have no
+    effect."""
     watch_file: bool = False
-    """Apply each new version of the file at once."""
+    """Apply each new version of the file immediately."""
 
     def __post_init__(self) -> None:
         if not self.path:
@@ -203,16 +204,16 @@ class FileDiscoveryParameters(Parameters, frozen=True):
 
 
 class FileDiscovery(Discovery[FileDiscoveryParameters]):
-    """A pool listed in a file; an invalid new version changes nothing: the log, `/healthz` and metrics have the reason.
+    """A pool listed in a file. An invalid new version has no effect; the log, `/healthz` and metrics have the reason.
 
-    Replace the file by renaming a new one over it, or by swapping a symbolic link in its path. A version that may be
+    To replace the file, rename a new file over it, or swap a symbolic link in its path. A version that may be
     incomplete, because it is written in place or has less than half of the endpoints, is applied when it has not
     changed for 1.5 s.
     """
 
     plugin_type = "file-discovery"
     of_clusters: ClassVar[bool] = False
-    """Whether labels say where the metrics pages are."""
+    """Whether labels have the addresses of the metrics pages."""
 
     def __init__(
         self,
@@ -248,14 +249,14 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
         return [target.endpoint(target.host if is_ip(target.host) else _ANY_ADDRESS) for target in targets]
 
     async def start(self, pool: Pool) -> None:
-        """Fill the pool; raises ConfigurationError for an invalid file. Hosts that do not resolve yet are left out."""
+        """Fill the pool; raises ConfigurationError for an invalid file. Hosts that do not resolve are left out."""
         self._file = await asyncio.to_thread(self._read)
         self._take(self._file)
         if not await self.resolver.refresh(pool) and self.resolver.targets:
-            _log.warning("none of the endpoints' host names resolves, the pool is empty", file=self._path)
+            _log.warning("the pool is empty: none of the endpoints' host names resolves", file=self._path)
 
     async def follow(self, pool: Pool) -> None:
-        """Apply new versions of the file, where it is watched, and new addresses of host names, until cancelled."""
+        """Apply new versions of a watched file, and new addresses of host names, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.resolver.follow(pool))
             if self.parameters.watch_file:
@@ -274,13 +275,13 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
             self._take(file)
             _log.info("endpoints file applied", file=self._path, endpoints=await self.resolver.refresh(pool))
         for problem in file.problems:
-            what = "waits for a second look" if file.waiting is not None else "rejected"
-            _log.warning(f"endpoints file {what}, pool unchanged", reason=str(problem))
+            state = "may be incomplete" if file.waiting is not None else "rejected"
+            _log.warning(f"endpoints file {state}, pool unchanged", reason=str(problem))
 
     def _take(self, file: _Endpoints) -> None:
         self.resolver.targets = () if file.parsed is None else file.parsed.value
         for value in self.inputs.ignored:
-            _log.warning("part of the endpoints file without effect", reason=str(value))
+            _log.warning("part of the endpoints file has no effect", reason=str(value))
 
     def _read(self) -> _Endpoints:
         """Read the file for the first time; raises ConfigurationError. An unwatched file may be a pipe."""
@@ -298,11 +299,11 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
 
 
 class MultiClusterFileDiscovery(FileDiscovery):
-    """Clusters listed in a file as by `file-discovery`: an endpoint is the gateway of a cluster.
+    """Clusters listed in a file as for `file-discovery`; each endpoint is the gateway of a cluster.
 
-    Addresses may be host names, which are resolved again every 30 s: gateways get IP addresses. The labels
-    `metricsAddress` and `metricsPort`, by default the address and the port of the endpoint, say where
-    `multicluster-metrics-data-source` finds the metrics page of the cluster's router.
+    Addresses may be host names, which are resolved again every 30 s, since gateways get IP addresses. The labels
+    `metricsAddress` and `metricsPort` have the address and port of the metrics page of the cluster's router, for
+    `multicluster-metrics-data-source`; by default, they are those of the endpoint.
     """
 
     plugin_type = "multicluster-file-discovery"

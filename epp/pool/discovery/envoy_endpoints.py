@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints as in files of Envoy's EDS: a ClusterLoadAssignment, or a DiscoveryResponse with some."""
+"""Endpoints in files for Envoy's EDS: a ClusterLoadAssignment, or a DiscoveryResponse that contains some."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ KIND = "ClusterLoadAssignment"
 _TYPE = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 _RESOURCE = "type.googleapis.com/envoy.service.discovery.v3.Resource"
 _LEFT_OUT = frozenset({"UNHEALTHY", "DRAINING", "TIMEOUT", 2, 3, 4})
-"""States in which Envoy sends an endpoint nothing: as names, or as numbers."""
+"""States, as names or numbers, in which Envoy sends no requests to an endpoint."""
 _LABELS = (
     ("region", "topology.kubernetes.io/region"),
     ("zone", "topology.kubernetes.io/zone"),
@@ -78,7 +78,7 @@ def _known_fields() -> Fields:
 
 
 def is_of_envoy(document: Mapping[str, Any]) -> bool:
-    """Return whether a document with fields of Envoy's names is in its form, and not in that of `endpoints` here."""
+    """Return whether a document is in Envoy's format, not in our own."""
     keys = {_snake(str(key)) for key in document}
     groups = document.get("endpoints")
     first = groups[0] if isinstance(groups, list) and groups else None
@@ -89,7 +89,7 @@ def is_of_envoy(document: Mapping[str, Any]) -> bool:
 def read_assignments(document: Mapping[str, Any]) -> tuple[list[Target], tuple[str, ...]]:
     """Return the endpoints that take requests, and the cluster and path of each unknown field; raises ValueError.
 
-    Fields are in Envoy's spelling, with underscores, or in that of its JSON, without. All resources are one pool.
+    Field names have underscores, as in Envoy's protobuf, or not, as in its JSON. All resources are one pool.
     """
     plain = _with_underscores(document)
     targets: list[Target] = []
@@ -116,13 +116,13 @@ def _resources(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, 
         return
     resources = document["resources"]
     if not isinstance(resources, list):
-        raise ValueError("resources is not a list: for none write 'resources: []'")  # noqa: TRY004  of a file
+        raise ValueError("resources is not a list: for an empty pool write 'resources: []'")  # noqa: TRY004  of a file
     for index, entry in enumerate(resources):
         place, resource = f"resources[{index}].", entry
         if isinstance(entry, Mapping) and entry.get("@type") == _RESOURCE:
             place, resource = f"{place}resource.", entry.get("resource")
         if not isinstance(resource, Mapping) or resource.get("@type", _TYPE) != _TYPE:
-            raise ValueError(f"{place[:-1]} is no {KIND}: write one, with '@type': {_TYPE}")
+            raise ValueError(f"{place[:-1]} is not a {KIND}: write one, with '@type': {_TYPE}")
         yield place, resource
 
 
@@ -141,7 +141,7 @@ def _target(found: _Endpoint, locality: _Locality, place: str) -> Target:
 
 
 def _with_underscores(value: Any) -> Any:
-    """Return the document with fields in Envoy's own spelling; metadata, whose keys are no fields, as they are."""
+    """Return the document with underscores in field names; keys of metadata are not field names, so they are kept."""
     if isinstance(value, Mapping):
         return {
             (name := _snake(str(key))): inner if name == "filter_metadata" else _with_underscores(inner)

@@ -21,12 +21,12 @@ _KINDS = (InferencePoolImport.__name__, ManagedCluster.__name__)
 
 
 class PoolImportParameters(Parameters, frozen=True):
-    """The imported pool, and where the gateways of its clusters are."""
+    """The imported pool, and the addresses of the gateways of its clusters."""
 
     pool_import: str
     """`namespace/name` of an InferencePoolImport."""
     clusters: str = ClusterTagger.plugin_type
-    """The `cluster-data-source` that reads it, from the API server of the pool, a hub or files."""
+    """Name of the `cluster-data-source` that reads it, from the API server of the pool, a hub or files."""
     gateways: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Address of the gateway of each cluster by its name: `host:port`, or a URL. Host names are resolved every 30 s."""
     gateway_claim: str = ""
@@ -44,10 +44,10 @@ class PoolImportParameters(Parameters, frozen=True):
 
 
 class PoolImportDiscovery(Discovery[PoolImportParameters]):
-    """The gateways of the clusters that export a pool, one endpoint for each, named as the cluster.
+    """The gateways of the clusters that export a pool: one endpoint for each cluster, with the name of the cluster.
 
-    An endpoint has the labels of the ManagedCluster. The local cluster of the `cluster-data-source` has none: its pods
-    are those of another source. At most 1,000 clusters count.
+    An endpoint has the labels of the ManagedCluster. The local cluster of the `cluster-data-source` has no endpoint,
+    since another source has its pods. At most 1,000 clusters count.
     """
 
     plugin_type = "pool-import-discovery"
@@ -63,7 +63,7 @@ class PoolImportDiscovery(Discovery[PoolImportParameters]):
         return {"clusters": self.parameters.clusters}
 
     def connect(self, plugins: Mapping[str, Plugin]) -> None:
-        """Take the reader of the objects; raises ValueError for another plugin."""
+        """Set the reader of the objects; raises ValueError for a plugin of another type."""
         found = plugins["clusters"]
         if not isinstance(found, ClusterTagger):
             raise ValueError(f"clusters is {found.name!r}: name a {ClusterTagger.plugin_type}")  # noqa: TRY004  a setting
@@ -80,7 +80,7 @@ class PoolImportDiscovery(Discovery[PoolImportParameters]):
         if unread := self._clusters.unread(_KINDS):
             return unread
         if name not in self._clusters.hub.imports:
-            return f"there is no InferencePoolImport {name}: correct poolImport, or see that its controller runs"
+            return f"there is no InferencePoolImport {name}: correct poolImport, or check that its controller runs"
         return listed(self._without, _NAMES_SHOWN, "; ")
 
     async def start(self, pool: Pool) -> None:
@@ -90,20 +90,20 @@ class PoolImportDiscovery(Discovery[PoolImportParameters]):
 
     async def follow(self, pool: Pool) -> None:
         """Apply changes of the objects and new addresses of host names until cancelled."""
-        news = asyncio.Event()
-        unsubscribe = self._clusters.subscribe(news.set)
+        changed = asyncio.Event()
+        unsubscribe = self._clusters.subscribe(changed.set)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._resolver.follow(pool))
                 while True:
                     await self.start(pool)
-                    await news.wait()
-                    news.clear()
+                    await changed.wait()
+                    changed.clear()
         finally:
             unsubscribe()
 
     def _gateways(self) -> tuple[tuple[Target, ...], tuple[str, ...]]:
-        """Return the gateways of the clusters, and why some have none."""
+        """Return the gateways of the clusters, and the reasons that some clusters have none."""
         given, hub = self.parameters, self._clusters.hub
         found = hub.imports.get(given.pool_import)
         exporting = () if found is None else found.clusters

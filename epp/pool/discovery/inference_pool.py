@@ -31,9 +31,9 @@ _log = structlog.get_logger()
 class Relay(Generic[T]):
     """The objects of a watch, which may be replaced by another watch."""
 
-    def __init__(self, *, tells_problems: bool) -> None:
+    def __init__(self, *, reports_problems: bool) -> None:
         self.objects: dict[str, T] = {}
-        self._tells_problems = tells_problems
+        self._reports_problems = reports_problems
         self._watched: Watched[T] | None = None
         self._settled = asyncio.Event()
         self._listeners: list[Callable[[Delta[T]], None]] = []
@@ -41,7 +41,7 @@ class Relay(Generic[T]):
     @property
     def problems(self) -> tuple[InputProblem, ...]:
         """Objects whose newest version is not in effect."""
-        return self._watched.problems if self._watched is not None and self._tells_problems else ()
+        return self._watched.problems if self._watched is not None and self._reports_problems else ()
 
     def subscribe(self, listener: Callable[[Delta[T]], None]) -> Callable[[], None]:
         """Call `listener` after each change; return a function that unsubscribes it."""
@@ -49,7 +49,7 @@ class Relay(Generic[T]):
         return lambda: self._listeners.remove(listener)
 
     async def settled(self) -> None:
-        """Wait until there is a watch, or it is known that there is none."""
+        """Wait until `replace` is called for the first time."""
         await self._settled.wait()
 
     def replace(self, watched: Watched[T] | None) -> None:
@@ -88,7 +88,7 @@ class PodDiscovery(Discovery[Parameters]):
     """The ready pods of an InferencePool, or those with given labels, in one namespace.
 
     Each change of a pod is applied as it arrives. When the pool selects other pods, these replace all endpoints as soon
-    as they are listed; without a pool there are no endpoints. Boot IDs come from the nodes, if these may be read.
+    as they are listed; without a pool there are no endpoints. Boot IDs are read from nodes, if that is permitted.
     """
 
     plugin_type = "pod-discovery"
@@ -104,9 +104,9 @@ class PodDiscovery(Discovery[Parameters]):
         self._nodes: Watched[Object] | None = None
         self._boot_ids: dict[str, str] = {}
         self._unsubscribe: list[Callable[[], None]] = []
-        self.pods: Relay[Pod] = Relay(tells_problems=True)
+        self.pods: Relay[Pod] = Relay(reports_problems=True)
         """The selected pods, ready or not."""
-        self.pool: Relay[InferencePool] = Relay(tells_problems=False)  # its watch does
+        self.pool: Relay[InferencePool] = Relay(reports_problems=False)  # its watch reports them
         """The InferencePool in effect, at most one."""
 
     @property
@@ -177,7 +177,7 @@ class PodDiscovery(Discovery[Parameters]):
             await self._select(pool)
 
     def close(self) -> None:
-        """Take no more changes from the watches, which other pools may share."""
+        """Unsubscribe from the watches, which other pools may share."""
         if self._selection is not None:
             self._unsubscribe.append(self._selection.unsubscribe)
         while self._unsubscribe:
@@ -188,7 +188,7 @@ class PodDiscovery(Discovery[Parameters]):
         self._pool_changed.clear()
         target, before = self.target, self._selection
         if target is None:
-            _log.info("no InferencePool, so no endpoints", pool=self._title)
+            _log.info("no endpoints, since there is no InferencePool", pool=self._title)
             self._replace(None, pool)
             return True
         if before is not None and before.target == target:
@@ -248,16 +248,16 @@ class PodDiscovery(Discovery[Parameters]):
 
 
 class PoolDiscovery(Discovery[Parameters]):
-    """The endpoints that flags name, as one source of several: the pods of `--pool-name` or `--endpoint-selector`.
+    """The endpoints of the flag `--pool-name`, `--endpoint-selector`, `--objects` or `--endpoints`, as one source.
 
-    Also those of `--objects` or `--endpoints`. Without such a flag, the configuration is refused.
+    Without such a flag, the configuration is refused.
     """
 
     plugin_type = "pool-discovery"
 
     async def start(self, pool: Pool) -> None:  # noqa: ARG002  of no use here
-        """Raise ConfigurationError: a picker uses what the flags name instead."""
-        raise ConfigurationError(f"{self.plugin_type}: its endpoints are those of a running picker with --pool-name")
+        """Raise ConfigurationError: a running picker replaces this plugin by the source of the flags."""
+        raise ConfigurationError(f"{self.plugin_type}: only a running picker with --pool-name has its endpoints")
 
     follow = start
 

@@ -36,28 +36,28 @@ class PodFileParameters(Parameters, frozen=True):
     """Files, or directories of files (.yaml, .yml, .json), with Pods and optionally Nodes and InferencePools, in the
     format of `kubectl get nodes,pods,inferencepools -o yaml`."""
     pool: str = ""
-    """Name, or `namespace/name`, of the InferencePool with labels and ports of the pods; by default the only one in the
-    files."""
+    """Name, or `namespace/name`, of the InferencePool with the labels and ports of the pods; by default the only
+    InferencePool in the files."""
     namespace: str = ""
     """Namespace of the pods and of the InferencePool; by default any."""
     selector: Mapping[str, str] | str = msgspec.field(default_factory=dict)
     """Labels of the pods, or a label selector such as `app in (a, b), !old`, which replace an InferencePool. Without
-    both, the pods that request accelerators are selected, except for pods of Jobs."""
+    selector and InferencePool, the pods that request accelerators are selected, except for pods of Jobs."""
     target_ports: tuple[Port, ...] = ()
     """Ports of the pods that the selector selects; by default, for each pod, its containerPort, or its argument
     `--port`, or 8000."""
     cluster: str = ""
-    """Name of the cluster of the files; empty for the local one."""
+    """Name of the cluster of the files; empty for the local cluster."""
     watch_files: bool = True
     """Apply new versions of the files as soon as they are written."""
     missing_file_grace_period: str = "5m"
-    """Time for which the pods of a missing or empty file are kept; `0s` removes them at once."""
+    """Time for which the pods of a missing or empty file are kept; `0s` removes them immediately."""
 
     def __post_init__(self) -> None:
         if not self.paths:
             raise ValueError("paths is empty: write the files or directories with the pods")
         if self.pool and (self.selector or self.target_ports):
-            raise ValueError("pool has its own selector and targetPorts: leave them out, or pool")
+            raise ValueError("pool has its own selector and targetPorts: leave out pool, or the other two")
         self.labels  # noqa: B018  raises ValueError
         duration_setting("missingFileGracePeriod", self.missing_file_grace_period, positive=False)
 
@@ -70,7 +70,7 @@ class PodFileParameters(Parameters, frozen=True):
 class PodFileDiscovery(Discovery[PodFileParameters]):
     """The ready pods in files of Kubernetes objects.
 
-    An invalid new version of a file or an object changes nothing, nor does the removal of the InferencePool.
+    An invalid new version of a file or an object has no effect, and neither has the removal of the InferencePool.
     """
 
     plugin_type = "pod-file-discovery"
@@ -84,7 +84,7 @@ class PodFileDiscovery(Discovery[PodFileParameters]):
         setting: str = "paths",
         every_pool: bool = False,
     ) -> None:
-        """Use `setting` as the name of the paths in messages; nothing is read yet."""
+        """Prepare, without reading files; messages refer to the paths by the name `setting`."""
         super().__init__(parameters, name=name, clock=clock)
         self._choice = PodChoice(
             pool=parameters.pool,
@@ -115,8 +115,8 @@ class PodFileDiscovery(Discovery[PodFileParameters]):
         if not any(isinstance(each, Pod | InferencePool) for each in self._objects()):
             files = ", ".join(self.parameters.paths)
             raise ConfigurationError(
-                f"no endpoints to pick from: there is neither a Pod nor an InferencePool in {files}: write there what "
-                "kubectl get nodes,pods -o yaml prints, or name the endpoints otherwise"
+                f"no endpoints to pick from: there is neither a Pod nor an InferencePool in {files}: write the output "
+                "of kubectl get nodes,pods -o yaml there, or name the endpoints in another way"
             )
         self.chosen = await asyncio.to_thread(self._choose)
         self._put(pool)
@@ -137,10 +137,10 @@ class PodFileDiscovery(Discovery[PodFileParameters]):
         try:
             self.chosen = await asyncio.to_thread(self._choose)
         except ConfigurationError as error:
-            self._tell(f"pool unchanged: {error}")
+            self._log_problems(f"pool unchanged: {error}")
             return
         if self.chosen.endpoints == before.endpoints:
-            self._tell()
+            self._log_problems()
         else:
             self._put(pool)
 
@@ -155,10 +155,10 @@ class PodFileDiscovery(Discovery[PodFileParameters]):
         pool.replace(self.chosen.endpoints)
         if len(self.chosen.pools) == 1 and not self._choice.every_pool:
             self._choice = replace(self._choice, pool=self.chosen.pools[0])  # for the life of the process
-        self._tell()
+        self._log_problems()
         log = _log.info if self.chosen.endpoints else _log.warning
         log("pods in files selected", pods=self.chosen.title, endpoints=len(self.chosen.endpoints))
 
-    def _tell(self, *more: str) -> None:
+    def _log_problems(self, *more: str) -> None:
         inputs = self._source.inputs
         self._source.tell((*map(str, (*inputs.problems, *inputs.ignored)), *self.chosen.remarks, *more))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints of pods: which pods serve, and on which ports."""
+"""Endpoints of pods: selection of pods, and their ports."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ from epp.kube.objects.inference import InferencePool
 from epp.runtime.addresses import is_ip
 
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
-"""Annotations with the comma-separated ports that a pod serves on; the current name, then the former one."""
+"""Annotations with the comma-separated ports on which a pod serves: the current and the former name."""
 KV_PORTS = ("llm-d.ai/kv-events-port", "llm-d.ai/kv-replay-port")
 """Annotations that count as labels of the endpoints: ports of the KV events of the first rank, and of their replay."""
 
@@ -41,7 +41,7 @@ class PodTarget(NamedTuple):
 
 
 def reason_unused(pod: Pod) -> str:
-    """Return why a pod cannot serve requests; empty if it can."""
+    """Return the reason that a pod cannot serve requests; empty if it can."""
     if pod.ended:
         return f"its phase is {pod.status.phase}"
     if pod.metadata.is_terminating:
@@ -94,12 +94,13 @@ def _active_ports(pod: Pod) -> frozenset[int] | None:
 def serving_port(pod: Pod) -> int | None:
     """Return the port of the container that requests accelerators, or else of the first container; None if unknown.
 
-    This is its containerPort; of several the one that equals its argument `--port`, else the one with the name of an
-    HTTP port, else 8000, else the first. Without a containerPort it is the argument `--port`, also in a shell command.
+    This is its containerPort. If there are several, it is the one in the argument `--port`, else the first with the
+    name of an HTTP port, else 8000, else the first. Without a containerPort, it is the argument `--port`, which may be
+    part of a shell command.
     """
     containers = pod.spec.containers
-    alone = (Pod(metadata=pod.metadata, spec=PodSpec(containers=(each,))) for each in containers)
-    at = next((index for index, each in enumerate(alone) if resource_requests(each)), 0)
+    single = (Pod(metadata=pod.metadata, spec=PodSpec(containers=(each,))) for each in containers)
+    at = next((index for index, each in enumerate(single) if resource_requests(each)), 0)
     if not containers:
         return None
     container = containers[at]
@@ -135,7 +136,7 @@ class PodChoice:
     """Selection of pods among objects."""
 
     pool: str = ""
-    """Name of the InferencePool, or `namespace/name`; empty for the only one, if there is one."""
+    """Name of the InferencePool, or `namespace/name`; empty for the only InferencePool, if any."""
     namespace: str = ""
     """Namespace of pool and pods; empty for any."""
     labels: LabelSelector = field(default_factory=LabelSelector)
@@ -189,8 +190,8 @@ def choose(objects: Iterable[Object], choice: PodChoice) -> Chosen:
     remarks = list(_left_out(pod for group in wanted for pod in group.pods))
     if assumed:
         remarks.append(
-            f"{listed(assumed, _NAMES_SHOWN)}: neither containerPort nor an argument --port says where the server "
-            f"listens: port {DEFAULT_PORT} is assumed; name another in targetPorts, with a selector"
+            f"{listed(assumed, _NAMES_SHOWN)}: there is neither a containerPort nor an argument --port: "
+            f"port {DEFAULT_PORT} is assumed; name another in targetPorts, with a selector"
         )
     of_pools = tuple(group.pool for group in wanted if group.pool)
     return Chosen(tuple(found.values()), title, of_pools, tuple(remarks))
@@ -212,7 +213,7 @@ def _wanted(
         )
     if len(named) > 1 and not choice.every_pool:
         raise ConfigurationError(
-            f"the files have several InferencePools, {', '.join(sorted(named))}: name one of them, with its namespace"
+            f"the files have several InferencePools, {', '.join(sorted(named))}: name one of them, with namespace"
         )
     if named:
         groups = []

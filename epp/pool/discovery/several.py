@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints of several sources as one pool: one that cannot be read leaves the others as they are."""
+"""Endpoints of several sources as one pool; a source that cannot be read does not affect the others."""
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,11 +17,11 @@ from epp.routing.datastore import by_id
 from epp.runtime.supervisor import end, first_of
 
 PATIENCE_SECONDS = 5.0
-"""Longest wait for the other sources at the start, once one has been read."""
+"""Longest wait for the other sources at the start, after the first source has been read."""
 _FIRST_DELAY_SECONDS = 0.5
 _LONGEST_DELAY_SECONDS = 30.0
 """Pauses before a source that failed is started again."""
-_LOOK_SECONDS = 0.5
+_CHECK_SECONDS = 0.5
 _REASON_LENGTH = 500
 _NOT_READ = "it has not been read yet"
 
@@ -34,11 +34,11 @@ class SourceState(NamedTuple):
     precedence: int
     endpoints: int
     hidden: int
-    """Endpoints that are not in the pool, since a source before has one of the same address or id."""
+    """Number of endpoints that are not in the pool, since a source before has one with the same address or id."""
     trouble: str
-    """Reason that the endpoints may be out of date; empty if they are not."""
+    """Reason that the endpoints may be out of date; empty if they are up to date."""
     stale_seconds: float
-    """Time since the trouble began; 0 without."""
+    """Time since the trouble began; 0 without trouble."""
 
 
 class _Part(Pool):
@@ -54,14 +54,14 @@ class _Part(Pool):
         self.failure = _NOT_READ
         """Reason that the plugin does not run; empty while it does."""
         self.since = now
-        self.told = ""
-        """The trouble of the last log line."""
+        self.logged = ""
+        """Trouble in the last log line."""
         self._whole = whole
 
     @property
     def trouble(self) -> str:
-        told = self.source.plugin.trouble
-        reason = told or self.failure if self.failure == _NOT_READ else self.failure or told
+        own = self.source.plugin.trouble
+        reason = own or self.failure if self.failure == _NOT_READ else self.failure or own
         return reason[:_REASON_LENGTH]
 
     def replace(self, endpoints: Iterable[Endpoint]) -> None:
@@ -73,7 +73,7 @@ class _Part(Pool):
         self._whole.change(self, by_id(changed), removed)
 
     def take_out(self, identity: str) -> Endpoint | None:
-        """Remove an endpoint and return it, None for an unknown one; another one of its address stays."""
+        """Remove an endpoint and return it, None if it is unknown; another endpoint at its address is kept."""
         found = self.by_id.pop(identity, None)
         if found is not None and self.by_address.get(found.hostport) is found:
             del self.by_address[found.hostport]
@@ -83,8 +83,8 @@ class _Part(Pool):
 class SeveralSources(Discovery[Parameters]):
     """The endpoints of sources in order of precedence.
 
-    An endpoint is in the pool unless a source before has one of the same address or of the same id. A source that
-    cannot be read, now or at the start, keeps the endpoints that it had, and is tried again. The start fails if all do.
+    An endpoint is in the pool unless a source before has one with the same address or id. A source that cannot be read
+    keeps its last endpoints, and is tried again. The start fails if no source can be read.
     """
 
     plugin_type = "several-sources"
@@ -102,7 +102,7 @@ class SeveralSources(Discovery[Parameters]):
         return tuple(each for part in self._parts for each in part.source.plugin.unresolved)
 
     @property
-    def is_worth_telling(self) -> bool:
+    def is_reported(self) -> bool:
         """Whether there are several sources, or the only one has failed."""
         return len(self._parts) > 1 or any(part.failure not in {"", _NOT_READ} for part in self._parts)
 
@@ -136,10 +136,10 @@ class SeveralSources(Discovery[Parameters]):
         if not any(part.is_started for part in self._parts):
             reasons = [f"source {part.source.name!r}: {part.failure}" for part in self._parts]
             raise ConfigurationError("; ".join(reasons) if len(reasons) != 1 else self._parts[0].failure)
-        self._tell()
+        self._log_trouble()
 
     async def follow(self, pool: Pool) -> None:  # noqa: ARG002  that of `start`
-        """Follow all sources, and log when one fails and when it is read again, until cancelled."""
+        """Follow all sources until cancelled, and log failures and recoveries."""
         try:
             while True:
                 self._changed.clear()
@@ -148,14 +148,14 @@ class SeveralSources(Discovery[Parameters]):
                 for part in self._parts:
                     if part not in self._tasks:
                         self._tasks[part] = asyncio.create_task(self._keep(part), name=f"source {part.source.name}")
-                self._tell()
-                await first_of(self._changed.wait(), most_seconds=_LOOK_SECONDS)
+                self._log_trouble()
+                await first_of(self._changed.wait(), most_seconds=_CHECK_SECONDS)
         finally:
             tasks, self._tasks = self._tasks, {}
             await end(tasks.values())
 
     def use(self, sources: Sequence[EndpointSource]) -> None:
-        """Take other sources; one of a plugin or of a name that was there before keeps its endpoints meanwhile."""
+        """Replace the sources; a source with the plugin or the name of a former one keeps its endpoints meanwhile."""
         known = {part.source.plugin: part for part in self._parts}
         others = {part.source.name: part for part in self._parts}
         for source in sources:
@@ -178,16 +178,16 @@ class SeveralSources(Discovery[Parameters]):
         leaving: set[str] = set()
         for part in self._parts:  # precedence may have changed
             shown = part.shown.copy()
-            counting, gone = self._judged(part, part.by_id)
-            joining |= {identity: one for identity, one in counting.items() if identity not in shown}
+            visible, gone = self._update_shown(part, part.by_id)
+            joining |= {identity: one for identity, one in visible.items() if identity not in shown}
             leaving |= gone
         self._put(joining, leaving)
         self._changed.set()
 
     def change(self, part: _Part, changed: Mapping[str, Endpoint], removed: Iterable[str]) -> None:
-        """Take changed endpoints of a source, by id, and the ids of those that are gone."""
+        """Apply changed endpoints of a source, by id, and the ids of removed endpoints."""
         if self._pool is None or part not in self._parts:
-            return  # of a source that is used no more
+            return  # the source is no longer used
         removed = set(removed)
         ids = dict.fromkeys((*removed, *changed))
         addresses: dict[str, None] = {}
@@ -197,14 +197,14 @@ class SeveralSources(Discovery[Parameters]):
         for identity, endpoint in changed.items():
             part.by_id[identity] = part.by_address[endpoint.hostport] = endpoint
             addresses[endpoint.hostport] = None
-        joining, leaving = self._judged(part, ids)
+        joining, leaving = self._update_shown(part, ids)
         for lower in self._parts[self._parts.index(part) + 1 :]:
             found = (lower.by_address.get(address) for address in addresses)
             touched = {*(identity for identity in ids if identity in lower.by_id), *(one.id for one in found if one)}
             if touched:
-                others = self._judged(lower, touched)
-                joining = {**others[0], **joining}
-                leaving |= others[1]
+                visible, gone = self._update_shown(lower, touched)
+                joining = {**visible, **joining}
+                leaving |= gone
         self._put(joining, leaving, removed)
 
     def _put(self, joining: Mapping[str, Endpoint], leaving: Iterable[str], fresh: Collection[str] = ()) -> None:
@@ -214,10 +214,10 @@ class SeveralSources(Discovery[Parameters]):
         if self._pool is not None and (joining or gone):
             self._pool.update(joining.values(), gone)
 
-    def _judged(self, part: _Part, ids: Iterable[str]) -> tuple[dict[str, Endpoint], set[str]]:
-        """Return which of these endpoints of a source count, by id, and the ids of those that do not any more."""
+    def _update_shown(self, part: _Part, ids: Iterable[str]) -> tuple[dict[str, Endpoint], set[str]]:
+        """Return the endpoints among these that are in the pool now, by id, and the ids of those that leave it."""
         higher = self._parts[: self._parts.index(part)]
-        counting: dict[str, Endpoint] = {}
+        visible: dict[str, Endpoint] = {}
         gone: set[str] = set()
         for identity in ids:
             endpoint = part.by_id.get(identity)
@@ -225,15 +225,15 @@ class SeveralSources(Discovery[Parameters]):
                 identity in one.by_id or endpoint.hostport in one.by_address for one in higher
             )
             if endpoint is not None and not is_hidden:
-                counting[identity] = endpoint
+                visible[identity] = endpoint
                 part.shown.add(identity)
             elif identity in part.shown:
                 part.shown.discard(identity)
                 gone.add(identity)
-        return counting, gone
+        return visible, gone
 
     async def _begin(self, part: _Part) -> None:
-        """Start the plugin of a source, and note why it does not."""
+        """Start the plugin of a source, and record a failure."""
         try:
             await part.source.plugin.start(part)
         except ConfigurationError as error:
@@ -244,7 +244,7 @@ class SeveralSources(Discovery[Parameters]):
             part.is_started, part.failure = True, ""
 
     def _failed(self, part: _Part, error: Exception) -> None:
-        """Note and log the failure of a plugin, in a group of errors the first one."""
+        """Record and log the failure of a plugin; the first error of a group counts."""
         while isinstance(error, ExceptionGroup):
             error = error.exceptions[0]
         reason = described(error)
@@ -263,22 +263,22 @@ class SeveralSources(Discovery[Parameters]):
                 try:
                     await part.source.plugin.follow(part)
                     part.failure = "it has ended"
-                except Exception as error:  # noqa: BLE001  likewise
+                except Exception as error:  # noqa: BLE001  the same
                     self._failed(part, error)
                 part.is_started = False
             await asyncio.sleep(delay)
             delay = min(2 * delay, _LONGEST_DELAY_SECONDS)
 
-    def _tell(self) -> None:
-        """Log the trouble of a source as it begins, changes or ends; a single one logs its own."""
+    def _log_trouble(self) -> None:
+        """Log the trouble of each source when it begins, changes or ends; a single source logs its own trouble."""
         for part in self._parts if len(self._parts) > 1 else ():
             trouble, name = part.trouble, part.source.name
-            if trouble == part.told:
+            if trouble == part.logged:
                 continue
             if trouble:
                 _log.warning("source of endpoints in trouble", source=name, kept_endpoints=len(part.shown), why=trouble)
             else:
                 _log.info("source of endpoints read again", source=name, endpoints=len(part.shown))
-            if not part.told:
+            if not part.logged:
                 part.since = self.clock.now()
-            part.told = trouble
+            part.logged = trouble

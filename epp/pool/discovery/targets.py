@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Targets, which are configured endpoints, the resolution of their host names, and those of the command line."""
+"""Targets, which are configured endpoints: the resolution of their host names, and their form on the command line."""
 
 import asyncio
 import ipaddress
@@ -21,7 +21,7 @@ from epp.framework.plugin import Parameters
 from epp.runtime.addresses import HostPort, is_ip, parse_host_port
 
 Lookup: TypeAlias = Callable[[str], Awaitable[Sequence[str]]]
-"""Returns a host's addresses, in any order; raises OSError when there is none."""
+"""Returns the addresses of a host, in any order; raises OSError if there are none."""
 
 _LOOKUP_SECONDS = 5.0
 _UNRESOLVED_SECONDS = 2.0
@@ -33,7 +33,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A configured endpoint, whose host name may still have to be resolved."""
+    """A configured endpoint, whose host name may be unresolved."""
 
     name: str
     host: str
@@ -68,7 +68,7 @@ class Target:
 
 
 _LOOKUPS = ThreadPoolExecutor(4, thread_name_prefix="lookup")
-"""Threads of its own: a resolver that hangs holds up no file, and only so many lookups."""
+"""Separate threads: a resolver that hangs does not block reads of files, and blocks a limited number of lookups."""
 
 
 async def system_lookup(host: str) -> Sequence[str]:
@@ -88,7 +88,7 @@ class Resolver:
 
     def __init__(self, lookup: Lookup, targets: Sequence[Target] = ()) -> None:
         self.targets = tuple(targets)
-        """The targets; a change takes effect at the next `refresh`."""
+        """Current targets; a change takes effect at the next `refresh`."""
         self._lookup = lookup
         self._hosts: frozenset[str] = frozenset()
         """Host names of the targets in effect."""
@@ -96,7 +96,7 @@ class Resolver:
         self._failing: dict[str, str] = {}
         self._refreshing = asyncio.Lock()
         self._repeated: set[tuple[str, str]] = set()
-        """Pairs of names with the same address and port, of which the second is not used."""
+        """Pairs of names with the same address and port; the second endpoint is not used."""
         self._filled: tuple[Pool, tuple[Target, ...], dict[str, str]] | None = None
         self._count = 0
 
@@ -155,7 +155,7 @@ class Resolver:
             if refuse:
                 raise ConfigurationError(f"endpoints {one!r} and {other!r} are one server, {address}: leave one out")
             if pair not in self._repeated:
-                text = "two endpoints are one server, the second is not used"
+                text = "two endpoints have the same address: the second one is not used"
                 _log.warning(text, address=address, first=one, second=other)
             repeated.add(pair)
         self._repeated = repeated
@@ -202,11 +202,11 @@ _PORT_ALONE = re.compile(r":?([0-9]+)")
 
 
 def parse_targets(text: str) -> tuple[Target, ...]:
-    """Read a list of `[name=]address[;label=value...]`, separated by commas or blanks.
+    """Parse a list of `[name=]address[;label=value...]`, separated by commas or spaces.
 
     An address is `host:port`, `[ipv6]:port`, the URL of a server without a path, or a port of this machine. The label
-    `accelerator` names the class of the hardware. The default name is `host:port`. Raises ValueError with the position
-    of the entry and the remedy.
+    `accelerator` is the class of the hardware. The default name is `host:port`. Raises ValueError with the position of
+    the entry and the remedy.
     """
     targets: list[Target] = []
     for position, entry in enumerate(_entries(text), start=1):
@@ -220,14 +220,14 @@ def parse_targets(text: str) -> tuple[Target, ...]:
 
 
 def _entries(text: str) -> list[str]:
-    """Return the entries; empty ones for superfluous commas, except for a trailing one."""
+    """Return the entries, with empty entries for superfluous commas; a trailing comma is ignored."""
     parts = _AROUND_SIGNS.sub(r"\1", text.strip()).removesuffix(",").split(",")
     return [entry for part in parts for entry in part.split() or [""]]
 
 
 def _parse_target(entry: str) -> Target:
     if not entry:
-        raise ValueError("it is empty: leave a comma out, or write host:port, a port or a URL")
+        raise ValueError("the entry is empty: leave a comma out, or write host:port, a port or a URL")
     first, *rest = entry.split(";")
     name, equals, address = ("", "", first) if _URL.match(first) else first.partition("=")
     if not equals:
@@ -263,12 +263,12 @@ def parse_address(text: str) -> tuple[HostPort, bool]:
 
 def _parse_url(text: str, scheme: str, authority: str, path: str) -> tuple[HostPort, bool]:
     if scheme not in _DEFAULT_PORTS:
-        raise ValueError(f"{text!r} is of scheme {scheme}, but model servers speak HTTP: write http:// or https://")
+        raise ValueError(f"{text!r} has the scheme {scheme}, but model servers use HTTP: write http:// or https://")
     if not authority or _PORT_ALONE.fullmatch(authority):
         raise ValueError(f"{text!r} has no host: write {scheme}://host:port")
     _, at, server = authority.rpartition("@")
     if at:
-        raise ValueError(f"{text!r} has a user name, which no request is sent with: write {scheme}://{server}")
+        raise ValueError(f"{text!r} has a user name, but requests are sent without one: write {scheme}://{server}")
     if path not in {"", "/"}:
         raise ValueError(_has_path(text, path, f"{scheme}://{authority}"))
     if not authority.rpartition("]")[2].count(":"):
@@ -287,7 +287,7 @@ def _parse_labels(parts: list[str]) -> dict[str, str]:
         if not equals or not key:
             raise ValueError(f"{part!r} is not a label: write label=value after each semicolon")
         if key in labels:
-            raise ValueError(f"label {key!r} is there twice: leave one out")
+            raise ValueError(f"label {key!r} is repeated: leave one out")
         labels[key] = value
     return labels
 

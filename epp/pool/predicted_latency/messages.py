@@ -16,31 +16,32 @@ _NS_PER_S = 1e9
 
 
 class PredictedLatencyParameters(Parameters, frozen=True):
-    """Times that are predicted, and limits."""
+    """Predicted times, and limits."""
 
     streaming_mode: bool = False
-    """Whether responses are streamed: the time to the first token and that for each further token are predicted. With
-    false, the time to the end of the response stands for that to the first token, and the other does not count."""
+    """Whether responses are streamed: the time to the first token and the time for each further token are predicted.
+    With false, the time to the end of the response replaces the time to the first token, and further tokens do not
+    count."""
     slo_buffer_factor: Annotated[Positive, Tunable(0.5, 2)] = 1.0
     """Factor of targets for further tokens; below 1 to keep a reserve."""
     predict_in_produce: bool = True
     """Publish predictions; with false, only training entries are collected."""
     endpoint_role_label: str = ""
-    """Endpoint label whose value is sent as `pod_type`; further tokens do not count where it is `prefill`."""
+    """Endpoint label whose value is sent as `pod_type`; further tokens do not count if it is `prefill`."""
     context_ttl: int | str = msgspec.field(default="5m", name="contextTTL")
     """Time after which a request without an end no longer counts as running: a duration, or nanoseconds."""
     prediction_timeout: int | str = "50ms"
     """Longest time that a request waits for the prediction server, before rates are used: a duration, or
     nanoseconds."""
     prefix_match_info_producer_name: str = ""
-    """Name of the producer instance whose matches are read; empty for the default one."""
+    """Name of the producer instance whose matches are read; empty for the default instance."""
     in_flight_load_producer_name: str = ""
     """Accepted for compatibility: tokens in flight have one source."""
     use_encoder_cache_features: bool = False
-    """Send prediction servers how many media a request has, and how many of them an endpoint has encoded before; with
-    false, both are 0. Predictions from rates do not use it."""
+    """Send prediction servers the number of media of a request, and the number that an endpoint has encoded before;
+    with false, both are 0. Predictions from rates do not use these numbers."""
     encoder_cache_match_info_producer_name: str = ""
-    """Name of the `mm-embeddings-cache-producer` that is read then; empty for the default one."""
+    """Name of the `mm-embeddings-cache-producer` for these numbers; empty for the default instance."""
     sampling_mean: Natural = 1000
     """Without effect, as in llm-d."""
     max_decode_token_samples_for_prediction: Natural = 0
@@ -89,7 +90,7 @@ class Row(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Entry(Row, frozen=True, gc=False, kw_only=True):
-    """A row, and one of the two times that were measured; the other is 0."""
+    """A row, and one measured time; the other time is 0."""
 
     actual_ttft_ms: float
     actual_tpot_ms: float
@@ -116,11 +117,11 @@ def _read(body: bytes, kind: type[A]) -> A:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise AnswerError(f"the answer is not as expected: {error}") from None
+        raise AnswerError(f"the answer has an unexpected format: {error}") from None
 
 
 def read_answer(body: bytes, count: int) -> Floats:
-    """Return times in seconds, to the first token and for each further one: a line for each row; raises AnswerError."""
+    """Return the times in seconds of each row: to the first token, and for each further token; raises AnswerError."""
     answer = _read(body, _Answer)
     if len(answer.predictions) != count or answer.failed_predictions:
         raise AnswerError(
@@ -138,7 +139,7 @@ def read_status(body: bytes) -> Status:
 
 
 class TrainingBuffer:
-    """Entries until the next transfer: a random sample of those added, in which both kinds keep their shares."""
+    """Entries until the next transfer: a random sample of the added entries, with the same shares of both kinds."""
 
     def __init__(self, most: int, generator: Random | None = None) -> None:
         self._most = most
@@ -147,7 +148,7 @@ class TrainingBuffer:
         self._kept: dict[Kind, list[Entry]] = {"ttft": [], "tpot": []}
 
     def add(self, kind: Kind, entry: Entry) -> None:
-        """Add an entry; of more than fit, each is kept with the same probability."""
+        """Add an entry; if the buffer is full, all entries are kept with the same probability."""
         kept = self._kept[kind]
         self._added[kind] += 1
         if len(kept) < self._most:
@@ -156,7 +157,7 @@ class TrainingBuffer:
             kept[place] = entry
 
     def take(self) -> tuple[list[Entry], int]:
-        """Return the sample, and the number of entries left out; the buffer is empty then."""
+        """Return the sample and the number of entries left out, and empty the buffer."""
         total = sum(self._added.values())
         first = self._kept["ttft"]
         if total > self._most:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of predicted and measured latency by model, under the names of llm-d; targets of the requests that run."""
+"""Metrics of predicted and measured latency by model, with the names of llm-d; targets of running requests."""
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,13 +12,13 @@ from epp.framework.plugin_status import Distribution, Legacy, PluginMetric, Samp
 from epp.pool.predicted_latency.messages import Kind
 
 _MOST = 100_000
-"""Requests; later ones do not count."""
+"""Most requests that count."""
 
 
 class RunningTargets:
-    """The strictest target of the requests with a target at each slot.
+    """The strictest target of the running requests at each slot.
 
-    A request counts until it ends, or for a limited time, as not every end is reported.
+    A request counts until it ends, or for a limited time, since not every end is reported.
     """
 
     def __init__(self, ttl_seconds: float) -> None:
@@ -53,7 +53,7 @@ class RunningTargets:
                 self._strictest[slot] = inf
 
     def strictest(self, slots: Positions) -> Floats | float:
-        """Return the strictest target at each of these slots, infinite for none."""
+        """Return the strictest target at each of these slots; infinite if there is none."""
         if not self._targets:
             return inf
         self._reach(int(slots.max(initial=-1)) + 1)
@@ -118,7 +118,7 @@ _LATEST = PluginMetric(
 )
 _COVERAGE = PluginMetric(
     "request_p90_predictions",
-    "Responses with a learned p90, by target, and by whether the measured time was within it.",
+    "Responses with a learned p90, by target, and by whether the measured time was within the p90.",
     (*_MODELS, "type", "result"),
     is_counter=True,
 )
@@ -134,14 +134,14 @@ class _OfModel:
 
 
 class LatencyMetrics:
-    """Records successful responses; of more than 64 models, the others count together."""
+    """Records successful responses of up to 64 models; further models count together."""
 
     def __init__(self) -> None:
         self._models: dict[tuple[str, str], _OfModel] = {}
 
     @property
     def samples(self) -> Iterator[Sample]:
-        """All samples; may be read in any thread."""
+        """Values of the metrics; may be read in any thread."""
         for labels, model in [*self._models.items()]:
             yield from (Sample(metric, values, labels) for metric, values in model.distributions.items())
             yield from (Sample(_VIOLATIONS, count, (*labels, kind)) for kind, count in model.violations.items())
@@ -160,9 +160,9 @@ class LatencyMetrics:
         since_arrival: float,
         p90: float = nan,
     ) -> None:
-        """Record a measured time; `predicted` and how long the prediction took, if there was one, and a learned p90.
+        """Record a measured time; `predicted` is the predicted time and the duration of the prediction.
 
-        The target, infinite for none, is held against the time since the arrival of the request.
+        The target, infinite for none, is compared with the time since the arrival of the request.
         """
         labels = models[0][:_MOST_CHARACTERS], models[1][:_MOST_CHARACTERS]
         if labels not in self._models and len(self._models) >= _MOST_MODELS:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publish the predicted latency of a request at each endpoint, and learn from responses."""
+"""Publishes the predicted latency of a request at each endpoint, and learns from responses."""
 
 import os
 from collections.abc import Awaitable, Mapping, Sequence
@@ -60,15 +60,15 @@ from epp.pool.predicted_latency.server import FAILED, READY, TRAINED, Prediction
 _OK = 200
 _PREFILL = "prefill"
 _EVENTS_WITHOUT_TOKEN = 2
-"""Events of a stream without a token: the role of the answer, and `[DONE]`."""
+"""Events of a stream without a token: the role of the message, and `[DONE]`."""
 _MS_PER_S = 1e3
 _PREDICTIONS = PluginMetric(
-    "latency_predictions", "Requests that were sent, by the source of their predictions.", ("source",), is_counter=True
+    "latency_predictions", "Routed requests, by the source of their predictions.", ("source",), is_counter=True
 )
 
 
 class _Answer(NamedTuple):
-    """Times that a prediction server gave, for the endpoints of a moment."""
+    """Times from a prediction server, for the endpoints at the time of the request."""
 
     endpoints: Records[Endpoint | None]
     slots: Positions
@@ -84,13 +84,13 @@ class _Sent:
     target: Endpoint
     waited: float
     predicted: dict[Kind, tuple[float, float]] = field(default_factory=dict)
-    """Seconds, and how long their prediction took."""
+    """Predicted seconds, and duration of the prediction."""
     lessons: dict[Kind, Lesson] = field(default_factory=dict)
     """Predictions that the response is compared with."""
     rows: dict[Kind, Row] = field(default_factory=dict)
-    """Features at the pick, of the endpoint that computes the prompt and of the one that generates."""
+    """Features at the time of the pick, of the endpoint that computes the prompt and of the one that generates."""
     number: int = 0
-    """Among the running requests with a target."""
+    """Number among the running requests with a target."""
     first_seconds: float = nan
     """Seconds from the request's arrival to the first byte of the response."""
 
@@ -110,15 +110,16 @@ class PredictedLatencyProducer(
     of the requests running there) * sloBufferFactor - TPOT`. Without any target, both targets are 0; if only one is
     given, the other headroom is 0 and does not count.
 
-    Expected times come from the rates of an `endpoint-rates-producer`, as `slo-fit-filter` computes them; endpoints
-    whose rates neither a profile nor any response supports have no prediction. Measured times teach the distribution of
-    measured over expected time: for each model, accelerator class and endpoint, and by prompt and load. From it, p50
-    and p90 are predicted once ten responses of the endpoint or its class are known under like load; p50 stays the
-    expected time while that has been closer. Until then, both are the expected time. Headrooms are those of p90 where
-    the request has the target, else of p50. If the environment variable `PREDICTION_SERVER_URL`
-    names prediction servers of llm-d, these are asked: a request is held for their answer, at most `predictionTimeout`,
-    and the above is used if it does not come, or while a server is not ready. Measured times are sent to
-    `TRAINING_SERVER_URL`. Simulated requests and shadow profiles use rates only.
+    Expected times are computed from the rates of an `endpoint-rates-producer`, as in `slo-fit-filter`; endpoints whose
+    rates are based neither on a profile nor on a response have no prediction. The ratio of measured to expected time is
+    learned as a distribution: for each model, accelerator class and endpoint, and by prompt and load. It predicts p50
+    and p90 once the endpoint or its class has had ten responses under similar load; before that, both are the expected
+    time. The expected time is also used as p50 while its errors are smaller. Headrooms are those of p90 if the request
+    has the target, else of p50.
+
+    If the environment variable `PREDICTION_SERVER_URL` names prediction servers of llm-d, a request is held for their
+    answer for at most `predictionTimeout`; without an answer, and while no server is ready, the predictions above are
+    used. Measured times are sent to `TRAINING_SERVER_URL`. Simulated requests and shadow profiles use rates only.
 
     Environment, with defaults: `LATENCY_MAX_SAMPLE_SIZE` 1000, `LATENCY_FLUSH_INTERVAL_SEC` 1,
     `LATENCY_METRICS_INTERVAL_SEC` 60, `LATENCY_HTTP_TIMEOUT_SEC` 10, `LATENCY_MAX_BULK_SIZE` 100,
@@ -150,7 +151,7 @@ class PredictedLatencyProducer(
         settings = ServerSettings.of(os.environ)
         limit = duration_seconds(given.prediction_timeout)
         self._client = None if settings is None else PredictionClient(settings, limit_seconds=limit)
-        self._learns = settings is not None and bool(settings.training_url)
+        self._trains = settings is not None and bool(settings.training_url)
         self.per_candidate = self._client is not None  # a server is sent a row for each candidate
 
     @property
@@ -212,7 +213,7 @@ class PredictedLatencyProducer(
             lesson = self._learner.lesson(outlook, snapshot, first if kind == "ttft" else primary.slot)
             if lesson is not None:
                 sent.lessons[kind] = lesson
-        if self._learns:
+        if self._trains:
             rows = self._rows(request, snapshot, np.array([first, primary.slot], dtype=np.intp))
             sent.rows = {"ttft": rows[0], "tpot": rows[1]}
         target = target_seconds(request.headers, SLO_TPOT_MS)
@@ -226,7 +227,7 @@ class PredictedLatencyProducer(
             self._running.remove(sent.slot, sent.number)
 
     def interrupted(self, request: Request, response: Response) -> None:  # noqa: ARG002  as the role has it
-        """Forget the request; its first token, if it came, has been learned."""
+        """Forget the request; the time to its first token, if any, has been learned."""
         sent = request.get(self._sent_key)
         if sent is not None:
             self._running.remove(sent.slot, sent.number)
@@ -240,7 +241,7 @@ class PredictedLatencyProducer(
             self._measured("ttft", request, response, sent, seconds)
 
     def ended(self, request: Request, response: Response, seconds: float) -> None:
-        """Record the time for each further token, or that of the whole response where it is not streamed."""
+        """Record the time for each further token, or the time of the whole response if it is not streamed."""
         sent = request.get(self._sent_key)
         if sent is None:
             return
@@ -262,7 +263,7 @@ class PredictedLatencyProducer(
         return {"models": self._learner.dump(snapshot)}
 
     def _measured(self, kind: Kind, request: Request, response: Response, sent: _Sent, seconds: float) -> None:
-        """Record a time, that to the first token from the arrival of the request."""
+        """Record a measured time; the time to the first token starts at the arrival of the request."""
         if response.status != _OK or response.served.hostport != sent.target.hostport or not seconds > 0:
             return
         at_endpoint = seconds - sent.waited if kind == "ttft" else seconds
@@ -323,7 +324,7 @@ class PredictedLatencyProducer(
         ]
 
     def _from_server(self, request: Request, candidates: Candidates) -> LatencyPrediction | None:
-        """Return the predictions of a server, but of endpoints that have been replaced since."""
+        """Return the predictions of a server; unknown for endpoints that were replaced after the request to it."""
         answer = request.get(self._answer_key)
         if answer is None:
             return None
@@ -338,7 +339,7 @@ class PredictedLatencyProducer(
         return self._prediction("server", request, candidates, *found)
 
     def _from_rates(self, request: Request, candidates: Candidates) -> LatencyPrediction | None:
-        """Return the expected times by rates, or what responses taught beyond them."""
+        """Return the expected times by rates, or the times learned from responses."""
         rates = request.get(ENDPOINT_RATES)
         if rates is None:
             return None
@@ -355,7 +356,7 @@ class PredictedLatencyProducer(
         ahead, waiting = candidates.values(IN_FLIGHT_TOKENS), candidates.values(WAITING)
         first_buckets, further_buckets = load_buckets(uncached, ahead, waiting, batch)
         expected: dict[Kind, Expected] = {
-            "ttft": Expected(first, first + further, first_buckets),  # a prompt waits for the step that runs
+            "ttft": Expected(first, first + further, first_buckets),  # a prompt waits for the current step
             "tpot": Expected(further, further, further_buckets),
         }
         now = self.clock.now()
@@ -375,7 +376,7 @@ class PredictedLatencyProducer(
         first: QuantilePrediction,
         further: QuantilePrediction,
     ) -> LatencyPrediction | None:
-        """Return the headrooms that these times leave; None if all are unknown."""
+        """Return the prediction with these times and their headrooms; None if all times are unknown."""
         if np.isnan(first.p50).all():
             return None
         given, slots, capacity = self.parameters, candidates.slots, candidates.snapshot.capacity
@@ -388,7 +389,6 @@ class PredictedLatencyProducer(
         further_counts = np.full(len(slots), given.streaming_mode and (further_target > 0 or not target))
         if given.endpoint_role_label:
             further_counts &= ~candidates.where_label(given.endpoint_role_label, (_PREFILL,))
-
         found = {
             "ttft_seconds": first.p50,
             "tpot_seconds": further.p50,
@@ -409,6 +409,6 @@ class PredictedLatencyProducer(
 
 
 def _target(request: Request, names: tuple[str, ...]) -> float:
-    """Return a target in seconds; 0 for none."""
+    """Return a target in seconds; 0 if the request has none."""
     seconds = target_seconds(request.headers, names)
     return seconds if seconds < inf else 0.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distribution of measured over expected times, learned at each endpoint, and quantiles predicted from it."""
+"""Distribution of the ratio of measured to expected times, learned at each endpoint, and quantiles of it."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -24,26 +24,26 @@ _REACH = 3.0
 """Largest logarithm of a ratio: a factor of 20."""
 _WIDTH = 2 * _REACH / _BINS
 _KEPT = 0.99
-"""Share of its weight that a sample keeps with each later one: about the last 100 count."""
+"""Factor of the weight of older samples with each new sample: about the last 100 samples count."""
 _HEAVIEST = 1e6
-"""Weight of a sample at which those of a cell are scaled down."""
+"""Weight of a new sample at which all weights of a cell are scaled down."""
 _PRIOR = 16.0
-"""Samples that the distribution of the level above counts for."""
+"""Weight, in samples, of the distribution of the level above."""
 _ENOUGH = 10
-"""Samples of the endpoint or its class, in a bucket, from which on a prediction is sure."""
+"""Least number of samples of the endpoint or its class, in a bucket, for a sure prediction."""
 _ERRORS_KEPT = 0.998
-"""Share of its weight that an error keeps with each later one: about the last 500 count."""
+"""Factor of the weight of older errors with each new error: about the last 500 errors count."""
 _BETTER = 0.9
-"""Error of learned medians over that of expected times, below which learned ones are used."""
+"""Ratio of the errors of learned medians and expected times below which learned medians are used."""
 _MOST_CLASSES = 64
 _NO_CLASS = _MOST_CLASSES + 1
 _FIRST_SLOT = _NO_CLASS + 1
 """Rows of cells: all endpoints, each accelerator class, one for further classes, and each slot."""
 _MOST_CELLS = 16_384
-"""6 MiB; endpoints beyond them have the distributions of their class."""
+"""Most cells: 6 MiB. Further endpoints have the distributions of their class."""
 _FIRST_CELLS = 64
 _MOST_PENDING = 256
-"""Samples after which quantiles are updated before that time: it takes a few milliseconds."""
+"""Number of samples after which quantiles are updated without waiting: this takes a few milliseconds."""
 _UPDATE_SECONDS = 0.1
 """Shortest time between two updates of quantiles."""
 
@@ -54,11 +54,11 @@ class QuantilePrediction(NamedTuple):
     p50: Floats
     p90: Floats
     sure: Mask
-    """Whether enough samples taught them; elsewhere, they are the expected times."""
+    """Whether there are enough samples; otherwise, the predictions are the expected times."""
     samples: Floats
-    """Samples of the endpoint under similar load."""
+    """Number of samples of the endpoint under similar load."""
     ratio: Floats
-    """Median of the learned ratio, of use where sure."""
+    """Median of the learned ratio; only valid if sure."""
 
 
 class Place(NamedTuple):
@@ -68,10 +68,10 @@ class Place(NamedTuple):
 
 
 def load_buckets(uncached: Floats, ahead: Floats, waiting: Floats, batch: Floats) -> tuple[Positions, Positions]:
-    """Return buckets for the time to the first token, and for further ones.
+    """Return buckets for the time to the first token, and for further tokens.
 
-    Both go by the prompt tokens to compute; the first one by those in flight before them and by whether requests wait,
-    the other one by the requests in the batch.
+    Both depend on the prompt tokens to compute; the first bucket also on the tokens in flight before them and on
+    whether requests wait, the second bucket also on the requests in the batch.
     """
     size = _steps(uncached, _SIZES) * _LOADS
     is_ahead = ahead > 0
@@ -82,7 +82,7 @@ def load_buckets(uncached: Floats, ahead: Floats, waiting: Floats, batch: Floats
 
 
 def _steps(values: Floats, limits: Sequence[float]) -> Positions:
-    """Return how many of the limits each value reaches."""
+    """Return the number of limits that each value reaches."""
     found = np.zeros(len(values), dtype=np.intp)
     for limit in limits:
         found += values >= limit
@@ -92,15 +92,15 @@ def _steps(values: Floats, limits: Sequence[float]) -> Positions:
 class LatencyQuantiles:
     """The distribution of the ratio of measured to expected times of one model, for each endpoint and bucket of load.
 
-    It is a histogram of logarithms, in which older samples weigh less, added to that of the accelerator class of the
-    endpoint, that one to the one of all endpoints, and that to one of all buckets, each as 16 samples.
+    It is a histogram of logarithms in which older samples weigh less. Each level adds the distribution of the level
+    above with the weight of 16 samples: endpoint, accelerator class, all endpoints, all buckets.
     """
 
     def __init__(self) -> None:
         self._cells: NDArray[np.intp] = np.zeros((_FIRST_SLOT, _BUCKETS + 1), dtype=np.intp)
-        """Cell by row and bucket; the last bucket has all samples. Cell 0 stays empty."""
+        """Cell by row and bucket; the last bucket has all samples. Cell 0 is always empty."""
         self._histograms = np.zeros((_FIRST_CELLS, _BINS), dtype=np.float32)
-        """Histogram of each cell. Later samples weigh more; sums are divided by the weight of the next sample."""
+        """Histogram of each cell; later samples weigh more, so sums are divided by the weight of the next sample."""
         self._weights = np.ones(_FIRST_CELLS)
         self._counts = np.zeros(_FIRST_CELLS)
         self._ratios = np.ones((2, _FIRST_CELLS))
@@ -108,13 +108,13 @@ class LatencyQuantiles:
         self._used = 1
         self._free: list[int] = []
         self._pending: list[tuple[int, int, int, int]] = []
-        """Rows of class and slot, bucket, and bin of samples since the last update."""
+        """Row of the class, row of the slot, bucket and bin of each sample since the last update."""
         self._classes: dict[str, int] = {}
-        """Rows."""
+        """Row of each class."""
         self._rows: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
         """Row of the class of each slot."""
         self._tags: Records[AcceleratorTag] | None = None
-        """Tags of the endpoints in the rows."""
+        """Tags from which `_rows` were computed."""
         self._updated_at = -inf
         self.errors = [0.0, 0.0]
         """Mean absolute errors of the latest expected times and learned medians, in seconds."""
@@ -141,7 +141,7 @@ class LatencyQuantiles:
             self._update()
 
     def compare(self, measured: float, expected: float, learned: float) -> None:
-        """Record how far a time was from the expected one, and from the learned median."""
+        """Record the errors of the expected time and of the learned median."""
         for index, predicted in enumerate((expected, learned)):
             self.errors[index] += (1.0 - _ERRORS_KEPT) * (abs(measured - predicted) - self.errors[index])
 
@@ -158,9 +158,9 @@ class LatencyQuantiles:
     def predict(
         self, snapshot: Snapshot, slots: Positions, buckets: Positions, *, base: Floats, expected: Floats, now: float
     ) -> QuantilePrediction:
-        """Return the quantiles of endpoints in these buckets; the expected times where they are not sure.
+        """Return the quantiles of endpoints in these buckets; the expected times if they are not sure.
 
-        The expected time is also the median while its latest errors are smaller.
+        The expected time also replaces the median while its latest errors are smaller.
         """
         if self._pending and now - self._updated_at >= _UPDATE_SECONDS and not snapshot.dry_run:
             self._update()
@@ -212,7 +212,7 @@ class LatencyQuantiles:
             self._ratios[:, cells] = _quantiles(shares)
 
     def _cells_of(self, rows: NDArray[np.intp], buckets: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return cells, new ones where need be; 0 if there are too many."""
+        """Return cells, and create missing ones; 0 if there are too many."""
         for row, bucket in zip(rows.tolist(), buckets.tolist(), strict=True):
             if self._cells[row, bucket]:
                 continue
@@ -240,9 +240,9 @@ class LatencyQuantiles:
 
 
 def _quantiles(shares: Floats) -> tuple[Floats, Floats]:
-    """Return the ratios of p50 and p90 of distributions over the bins, one a line.
+    """Return the ratios of p50 and p90 of distributions over the bins, one distribution per row.
 
-    The median is interpolated. p90 is the upper bound of its bin, so that times that hardly vary are within it.
+    The median is interpolated. p90 is the upper bound of its bin, so that times with little variation are within it.
     """
     below, lines = np.cumsum(shares, axis=1), np.arange(len(shares))
     half, most = (np.minimum((below < quantile).sum(axis=1), _BINS - 1) for quantile in (0.5, 0.9))
@@ -255,13 +255,13 @@ def _class_of(tag: AcceleratorTag) -> str:
 
 
 _MOST_MODELS = 8
-"""Models that are learned one by one; the others together."""
+"""Most models that are learned separately; further models are learned together."""
 _OTHER = "other models"
 _KINDS: tuple[Kind, ...] = ("ttft", "tpot")
 
 
 class Expected(NamedTuple):
-    """Expected times of one kind, by candidate, with the bases and buckets to learn them by."""
+    """Expected times of one kind, by candidate, with the bases and buckets for learning."""
 
     seconds: Floats
     base: Floats
@@ -279,7 +279,7 @@ class Outlook(NamedTuple):
 
 
 class Lesson(NamedTuple):
-    """A predicted time whose measured one is still to come."""
+    """A predicted time that will be compared with the measured time."""
 
     model: str
     place: Place
@@ -287,13 +287,13 @@ class Lesson(NamedTuple):
     expected: float
     base: float
     learned: float
-    """Learned median; NaN where the prediction was not sure."""
+    """Learned median; NaN if the prediction was not sure."""
     p90: float
-    """NaN likewise."""
+    """Learned p90; NaN if the prediction was not sure."""
 
 
 class LatencyLearner:
-    """Learns the quantiles of both times for each model, once responses of it were measured."""
+    """Learns the quantiles of both times for each model, from measured responses."""
 
     def __init__(self) -> None:
         self._models: dict[str, dict[Kind, LatencyQuantiles]] = {}
@@ -301,7 +301,7 @@ class LatencyLearner:
         """Epoch of each slot; it changes with the endpoint of the slot."""
 
     def predict(self, kind: Kind, model: str, candidates: Candidates, expected: Expected, now: float) -> Outlook:
-        """Return predicted times for the candidates: the expected ones until enough is learned."""
+        """Return predicted times for the candidates: the expected times until there are enough samples."""
         name = model if model in self._models or len(self._models) < _MOST_MODELS else _OTHER
         known, slots = self._models.get(name), candidates.slots
         if known is None:
@@ -314,7 +314,7 @@ class LatencyLearner:
         return Outlook(name, slots, expected, found)
 
     def lesson(self, outlook: Outlook, snapshot: Snapshot, slot: int) -> Lesson | None:
-        """Return the prediction for a slot, to learn from; None if it was no candidate."""
+        """Return the prediction for a slot, to learn from; None if the slot was not a candidate."""
         at = np.flatnonzero(outlook.slots == slot)
         if not len(at):
             return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Client of prediction and training servers: common calls, a circuit breaker for each server, and limits."""
+"""Client of prediction and training servers: shared calls, a circuit breaker for each server, and limits."""
 
 import asyncio
 import contextlib
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 _MOST_SERVERS = 16
 _MOST_ROWS = 1000
-"""Rows of one call, if the settings give no limit: decoding them takes about a millisecond."""
+"""Most rows of one call if the settings have no limit: decoding them takes about a millisecond."""
 _MOST_FAILURES = 3
-"""Calls in a row that fail before a server is no longer asked."""
+"""Consecutive failed calls after which a server is not called."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
-"""Seconds between two looks at a server that is not ready."""
+"""Seconds between two checks of a server that is not ready."""
 
-READY = PluginMetric("latency_server_ready", "1 while a prediction server is asked, 0 while it fails.", ("server",))
+READY = PluginMetric("latency_server_ready", "1 while a prediction server is used, 0 while it fails.", ("server",))
 FAILED = PluginMetric(
     "latency_server_failures",
     "Requests whose predictions came from rates although there is a prediction server, by reason.",
@@ -50,21 +50,21 @@ class ServerSettings(msgspec.Struct, frozen=True):
     training_url: str
     """Empty for none."""
     max_sample_size: int
-    """Training entries of one transfer."""
+    """Most training entries of one transfer."""
     flush_seconds: int
     """Time between two transfers."""
     status_seconds: int
-    """Time between two looks at a server that is ready."""
+    """Time between two status checks of a server that is ready."""
     http_seconds: int
-    """Time limit of transfers and of looks."""
+    """Time limit of transfers and status checks."""
     max_bulk_size: int
     """Most endpoints of one request."""
     window_ms: int
-    """Time in which requests share a call; 0 for a call each."""
+    """Time for which requests are collected in a shared call; 0 for a separate call per request."""
     max_rows: int
-    """Rows after which a shared call is made at once."""
+    """Number of rows from which a shared call is sent without waiting."""
     max_calls: int
-    """Calls at a time."""
+    """Most concurrent calls."""
 
     @classmethod
     def of(cls, variables: Mapping[str, str]) -> Self | None:
@@ -74,18 +74,17 @@ class ServerSettings(msgspec.Struct, frozen=True):
         training = variables.get("TRAINING_SERVER_URL", "").strip().rstrip("/")
         for url in (*found, training):
             if url and not is_url(url):
-                raise ValueError(
-                    f"the server URL {without_credentials(url)!r:.80} of the environment is none: write http://host:port"
-                )
+                shown = f"{without_credentials(url)!r:.80}"
+                raise ValueError(f"{shown} in the environment is not the URL of a server: write http://host:port")
         if len(found) > _MOST_SERVERS:
             raise ValueError(f"PREDICTION_SERVER_URL has {len(found)} servers: write at most {_MOST_SERVERS}")
         if not found and not training:
             return None
 
-        def number(name: str, otherwise: int, least: int = 1, most: int = 1_000_000) -> int:
+        def number(name: str, default: int, least: int = 1, most: int = 1_000_000) -> int:
             text = variables.get(name, "").strip()
             if not text:
-                return otherwise
+                return default
             if not text.isdecimal() or not least <= int(text) <= most:
                 raise ValueError(f"{name} is {text!r:.40}: write a whole number from {least} to {most}")
             return int(text)
@@ -105,7 +104,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
 
 
 class _Server:
-    """A prediction server, and its state: it is asked once its status is good, until its calls fail."""
+    """A prediction server, which is used from a good status until its calls fail."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -127,7 +126,7 @@ class _Server:
 
 
 class _Call:
-    """Rows of several requests that are asked together."""
+    """Rows of several requests in one call."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -136,10 +135,10 @@ class _Call:
 
 
 class PredictionClient:
-    """Asks for predictions and transfers training entries while `run` runs.
+    """Requests predictions and transfers training entries while `run` runs.
 
-    A request waits for the shared call that its rows are part of, at most for the time limit. A server that fails three
-    times in a row is not asked until its status is good again.
+    A request waits for the shared call that contains its rows, at most for the time limit. A server that fails three
+    times in a row is not called until its status is good again.
     """
 
     def __init__(self, settings: ServerSettings, *, limit_seconds: float) -> None:
@@ -166,13 +165,13 @@ class PredictionClient:
     @property
     def problems(self) -> tuple[InputProblem, ...]:
         return tuple(
-            InputProblem(server.name, reason=f"not asked for predictions: {server.breaker.problem}")
+            InputProblem(server.name, reason=f"not used for predictions: {server.breaker.problem}")
             for server in self._servers
             if server.breaker.problem
         )
 
     def takes(self, rows: int) -> bool:
-        """Return whether predictions for so many rows can be asked for now; count a request for which they cannot."""
+        """Return whether predictions for this number of rows can be requested now; count refused requests."""
         if not self._servers:
             return False
         reason = ""
@@ -187,7 +186,7 @@ class PredictionClient:
         return not reason
 
     async def predict(self, rows: Sequence[Row]) -> Floats | None:
-        """Return times in seconds for each row, to the first token and for each further one; None without an answer."""
+        """Return the times in seconds of each row, as `read_answer`; None without an answer."""
         if self._call is not None and len(self._call.rows) + len(rows) > self.settings.max_rows:
             self._send()
         if self._call is None:
@@ -231,7 +230,7 @@ class PredictionClient:
                 call.cancel()
 
     def _send(self, due: _Call | None = None) -> None:
-        """Make the call that requests join, or the one that is due, unless it was made already."""
+        """Send the call that is being collected; do nothing if the `due` call was sent already."""
         call = self._call
         if call is None or (due is not None and due is not call):
             return
@@ -258,7 +257,7 @@ class PredictionClient:
             call.times.set_result(times)
 
     async def _watch(self, server: _Server, client: "Fetcher") -> None:
-        """Look at the status of a server: at intervals, and soon after calls failed."""
+        """Check the status of a server: periodically, and soon after failed calls."""
         pause = _FIRST_PAUSE
         while True:
             server.broke.clear()

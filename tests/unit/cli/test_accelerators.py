@@ -150,7 +150,7 @@ def test_pods_of_a_dump_are_the_endpoints(directory):
     assert row.split() == ["llm/a-rank-0", "2", "x", "nvidia", "h100", "160", "GiB", "-", "1.00", "unknown"]
     said = " ".join(text.split())
     assert "no endpoint: llm/b: it is not ready" in said
-    assert "llm/a: neither containerPort nor an argument --port says where the server listens" in said
+    assert "llm/a: there is neither a containerPort nor an argument --port" in said
     assert "price: no class, variant, node or file of prices: give --prices FILE, or write" in said
 
 

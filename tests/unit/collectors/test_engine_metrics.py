@@ -181,7 +181,7 @@ def test_page_without_anything_wanted_is_refused_with_a_hint(page, hint):
     [
         ({"defaultEngine": "vlm"}, "'vlm' is not known: use one of llamacpp, lmdeploy, sglang, tgi, triton, .*, vllm"),
         ({"engineConfigs": [{"name": "x"}, {"name": "x"}]}, "engine 'x' more than once"),
-        ({"engineConfigs": [{"name": ""}]}, "an engine without a name"),
+        ({"engineConfigs": [{"name": ""}]}, "an engine has no name"),
         ({"engineConfigs": [{"name": "x", "kvUsageSpec": "a{"}]}, r"engine 'x': 'a\{' is not a metric spec"),
         ({"engineConfigs": [{"name": "x", "kvUsage": "a"}]}, "unknown field `kvUsage`"),
     ],

@@ -156,7 +156,7 @@ async def test_condition_follows_what_the_last_polls_met(poll_of, conditions):
 async def test_endpoint_without_metrics_says_how_its_load_is_judged_and_what_to_do(poll_of, conditions):
     await collect_once(poll_of(PageError("answered 404")), E)
     ((_, condition),) = conditions.all
-    assert condition.why == "answered 404; its load is judged by the requests that it was sent"
+    assert condition.why == "answered 404; its load is estimated from the requests sent to it"
     assert condition.remedy == "enable its metrics, or set path or port of script"
 
 

@@ -177,7 +177,7 @@ async def test_wrong_protocol_of_the_source_alone_is_a_bad_page(secure, plain, s
     with pytest.raises(PageError, match="speaks TLS") as raised:
         await source(port=secure.port).fetch(beside)
     assert raised.value.remedy == "write scheme: https in the parameters of metrics-data-source"
-    with pytest.raises(PageError, match="speaks plaintext HTTP, but is asked over TLS") as raised:
+    with pytest.raises(PageError, match="speaks plaintext HTTP, but is polled over TLS") as raised:
         await source(scheme="https").fetch(at(plain, tls=False))
     assert raised.value.remedy == "write scheme: http in the parameters of metrics-data-source"
 
@@ -203,5 +203,5 @@ def test_file_of_authorities_that_is_none_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match=r"--endpoint-ca-file .*missing.pem: No such file or directory"):
         EndpointTls(EndpointTrust(tmp_path / "missing.pem"))
     (tmp_path / "no.pem").write_text("not a certificate")
-    with pytest.raises(ConfigurationError, match=r"--endpoint-ca-file .*no.pem: it is no PEM file of certificates"):
+    with pytest.raises(ConfigurationError, match=r"--endpoint-ca-file .*no.pem: not a PEM file of certificates"):
         EndpointTls(EndpointTrust(tmp_path / "no.pem"))

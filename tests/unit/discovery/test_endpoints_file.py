@@ -114,7 +114,7 @@ def test_bad_entry_is_refused_with_place_field_and_remedy(entries, problem):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "no list 'endpoints': for none write 'endpoints: \\[\\]'"),
+        ("", "no list 'endpoints': for an empty pool write 'endpoints: \\[\\]'"),
         ("[]", "no list 'endpoints'"),
         ("endpoints:", "'endpoints' is not a list"),
         ("endpoints: {a: b}", "'endpoints' is not a list"),

@@ -98,8 +98,8 @@ def test_ocm_14_own_form_stays_the_own_form():
         (assignment(server(address="")), "socket_address.address: "),
         (assignment({"endpoint_name": "a"}), "endpoints[0].lb_endpoints[0].endpoint is missing"),
         ({"cluster_name": "llm", "endpoints": 3}, "endpoints is 3: write a list"),
-        ({"resources": {}}, "resources is not a list: for none write 'resources: []'"),
-        ({"resources": [{"@type": "type.googleapis.com/x.Cluster"}]}, f"resources[0] is no {TYPE.rpartition('.')[2]}"),
+        ({"resources": {}}, "resources is not a list: for an empty pool write 'resources: []'"),
+        ({"resources": [{"@type": "type.googleapis.com/x.Cluster"}]}, "resources[0] is not a ClusterLoadAssignment"),
     ],
 )
 def test_ocm_14_mistake_in_a_file_of_envoy_is_named_with_its_path(document, said):

@@ -62,7 +62,7 @@ async def test_unresolvable_hosts_are_left_out_even_when_none_is_left(discovery,
     assert [entry["event"] for entry in logs] == [
         "host name does not resolve",
         "host name does not resolve",
-        "none of the endpoints' host names resolves, the pool is empty",
+        "the pool is empty: none of the endpoints' host names resolves",
     ]
     names.table = {"host-a": ["10.0.0.1"], "host-b": ["::1"]}
     await discovery.resolver.refresh(pool)

@@ -91,7 +91,7 @@ async def test_ocm_16_import_that_is_missing_is_told_of_until_it_is_there(hub):
     ("claim", "said"),
     [
         ("", f"cluster west has no gateway: write its address under gateways, or as claim {CLAIM} of its Managed"),
-        ("gopher://x", f"claim {CLAIM} of ManagedCluster west: 'gopher://x' is of scheme gopher"),
+        ("gopher://x", f"claim {CLAIM} of ManagedCluster west: 'gopher://x' has the scheme gopher"),
     ],
 )
 async def test_ocm_16_cluster_without_a_good_address_is_told_of_and_the_others_serve(hub, claim, said):

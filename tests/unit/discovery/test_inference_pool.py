@@ -28,7 +28,7 @@ async def test_pool_that_is_not_there_has_no_endpoints_until_it_comes_and_after_
     with capture_logs() as logs:
         await place.start()
     assert place.endpoints == set()
-    assert {"event": "no InferencePool, so no endpoints", "pool": "llm/pool", "log_level": "info"} in logs
+    assert {"event": "no endpoints, since there is no InferencePool", "pool": "llm/pool", "log_level": "info"} in logs
     place.pool(8000)
     await place.has(("a-rank-0", 8000))
     place.api.delete(POOLS, "pool")

@@ -157,7 +157,7 @@ def test_pod_has_a_port_whatever_is_written_in_its_containers(ports, args, comma
 
 def test_assumed_ports_are_said():
     (remark,) = choose([pod("a", containers=[{"name": "vllm", "resources": GPU}])], PodChoice()).remarks
-    assert remark.startswith("llm/a: neither containerPort nor an argument --port")
+    assert remark.startswith("llm/a: there is neither a containerPort nor an argument --port")
     assert "port 8000 is assumed" in remark
 
 

@@ -21,7 +21,7 @@ from tests.support.waiting import until
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """Try sources again at once."""
-    for pause in ("_FIRST_DELAY_SECONDS", "_LOOK_SECONDS"):
+    for pause in ("_FIRST_DELAY_SECONDS", "_CHECK_SECONDS"):
         monkeypatch.setattr(f"epp.pool.discovery.several.{pause}", 0.01)
 
 
@@ -142,9 +142,9 @@ async def test_ocm_14_only_source_that_fails_is_logged_and_told_of(monkeypatch):
     alone = Scripted(at("a", "1"))
     with capture_logs() as logs:
         async with running(alone=alone) as (whole, store):
-            assert not whole.is_worth_telling
+            assert not whole.is_reported
             alone.fails.set()
-            await until(lambda: whole.is_worth_telling, "it has failed")
+            await until(lambda: whole.is_reported, "it has failed")
             assert trouble(whole)["alone"].startswith("RuntimeError: lost")
             assert in_pool(store) == {("a", "1")}
     assert [entry["event"] for entry in logs] == ["source of endpoints failed"]

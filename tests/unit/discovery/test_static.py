@@ -70,7 +70,7 @@ async def test_endpoints_that_come_to_one_address_later_are_one_and_that_is_logg
             apart = {"b": "10.0.0.2:1"} if address == "10.0.0.2" else {}
             assert pool.hostports == {"a": "10.0.0.1:1", "c": f"{address}:2", **apart}
     assert [(line["address"], line["first"], line["second"]) for line in logs] == [("10.0.0.1:1", "a", "b")] * 2
-    assert {line["event"] for line in logs} == {"two endpoints are one server, the second is not used"}
+    assert {line["event"] for line in logs} == {"two endpoints have the same address: the second one is not used"}
 
 
 async def test_unresolved_hosts_are_tried_again_sooner_than_resolved_ones(pool, names):

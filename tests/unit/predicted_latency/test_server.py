@@ -151,7 +151,7 @@ async def test_rates_are_used_when_the_answer_is_of_no_use_and_the_server_is_lef
         assert asked.metric("latency_server_ready", server.url) == 0
         assert asked.metric("latency_server_failures", "not ready") == 1
         (problem,) = asked.plugin.inputs.problems
-        assert (problem.file, problem.reason.startswith("not asked for predictions: ")) == (server.url, True)
+        assert (problem.file, problem.reason.startswith("not used for predictions: ")) == (server.url, True)
 
 
 async def test_server_is_used_again_once_its_status_is_good(world, server):

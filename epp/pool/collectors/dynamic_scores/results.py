@@ -19,7 +19,7 @@ from epp.pool.settings import PageLimits
 
 _MOST_RESULTS = 20_000
 _MOST_COMMAS = 16 * _MOST_RESULTS
-"""Most commas in a response: the interpreter is blocked while it is decoded."""
+"""Most commas in a response, since decoding blocks the interpreter."""
 _MOST_SCORES = 64
 _MOST_CHARACTERS = 253
 _LABELS: Mapping[str, tuple[str, ...]] = {
@@ -30,8 +30,8 @@ _LABELS: Mapping[str, tuple[str, ...]] = {
     "namespace": ("ds_namespace", "exported_namespace", "namespace"),
     "cluster": ("ds_cluster", "cluster"),
 }
-"""Labels of each dimension in order of precedence. In a page of Prometheus itself, the labels of the series have the
-prefix `exported_`, and `pod` is the exporter."""
+"""Labels of each dimension in order of precedence. In the page of a Prometheus server, the labels of the series have
+the prefix `exported_`, and `pod` is the exporter."""
 _SERIES = Selector("dynamic_score")
 _PIECE_BYTES = 64 * 1024
 _PAGE_LIMITS = PageLimits(family_series=_MOST_RESULTS + 1, series_bytes=4 * 1024 * 1024)
@@ -88,7 +88,7 @@ def read_results(body: bytes, dimensions: Collection[str]) -> tuple[list[Result]
     except msgspec.ValidationError:
         raise ResultError("the answer has no list `results`") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ResultError(f"the answer is not JSON: {error}") from None
+        raise ResultError(f"the answer is not valid JSON: {error}") from None
     if len(results) > _MOST_RESULTS:
         raise ResultError(f"the answer has {len(results)} results, more than {_MOST_RESULTS}")
     read = [result for each in results if (result := _read(each, dimensions)) is not None]
@@ -100,10 +100,10 @@ def read_page(page: bytes) -> Mapping[str, list[Result]]:
 
     It is slow for very many results, like `read_results`; series of more than 16 KiB are left out.
     """
-    sieve = MetricFilter([_SERIES.name], _PAGE_LIMITS, line_bytes=_LONGEST_SERIES_BYTES)
+    metric_filter = MetricFilter([_SERIES.name], _PAGE_LIMITS, line_bytes=_LONGEST_SERIES_BYTES)
     for start in range(0, len(page), _PIECE_BYTES):
-        sieve.feed(page[start : start + _PIECE_BYTES])
-    series = _SERIES.read(sieve.end())
+        metric_filter.feed(page[start : start + _PIECE_BYTES])
+    series = _SERIES.read(metric_filter.end())
     if len(series) > _MOST_RESULTS:
         raise ResultError(f"the page has more than {_MOST_RESULTS} series dynamic_score")
     found: dict[str, list[Result]] = {}

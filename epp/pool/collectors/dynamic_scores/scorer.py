@@ -30,7 +30,7 @@ _MOST_QUERIES = 16
 _MOST_DATA_BYTES = 16 * 1024 * 1024
 HEALTH_SECONDS = 30.0
 _VALID_INTERVALS = 3
-_LONGEST_LOOK_SECONDS, _LOOKS_PER_VALIDITY = 1.0, 8
+_LONGEST_CHECK_SECONDS, _CHECKS_PER_VALIDITY = 1.0, 8
 _log = structlog.get_logger()
 
 
@@ -69,15 +69,15 @@ class ScorerRequest:
     def synced(self, body: bytes) -> "ScorerRequest":
         """Return a copy with paths and parameters from the configuration that the scorer provides; raises ValueError.
 
-        Configured hosts are kept, so that tokens are not sent elsewhere.
+        Configured hosts are kept, so that tokens are not sent to other hosts.
         """
         try:
-            said = convert(msgspec.json.decode(body), ScorerConfig)
+            provided = convert(msgspec.json.decode(body), ScorerConfig)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise ValueError(f"not JSON: {error}") from None
-        check_config(said)
+            raise ValueError(f"not valid JSON: {error}") from None
+        check_config(provided)
         own = self.config
-        source, scoring = said.source, said.scoring
+        source, scoring = provided.source, provided.scoring
         kind, host = source.type or own.source.type, own.source.host or source.host
         config = ScorerConfig(
             source=msgspec.structs.replace(source, type=kind, host=host, auth=own.source.auth),
@@ -86,7 +86,7 @@ class ScorerRequest:
         return replace(
             self,
             config=config,
-            score_name=said.scoring.params.name or self.score_name,
+            score_name=provided.scoring.params.name or self.score_name,
             source_token_file=self.source_token_file if own.source.host else "",
             scoring_token_file=self.scoring_token_file if own.scoring.host else "",
         )
@@ -246,7 +246,7 @@ class ScorerPoller:
                 _log.warning("dynamic scores expired", plugin=self._owner, scorer=self.request.name)
                 changed()
             was_valid = valid
-            await asyncio.sleep(min(_LONGEST_LOOK_SECONDS, self._valid_seconds / _LOOKS_PER_VALIDITY))
+            await asyncio.sleep(min(_LONGEST_CHECK_SECONDS, self._valid_seconds / _CHECKS_PER_VALIDITY))
 
     async def _fetch_once(self, client: "Fetcher") -> bool:
         """Request scores once; return whether they changed."""

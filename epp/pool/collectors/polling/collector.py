@@ -35,7 +35,7 @@ _STRETCHED = 2.0
 
 _log = structlog.get_logger()
 _MANY = 8
-"""Largest change of the pool that is applied at once; larger ones are applied in steps."""
+"""Largest change of the pool that is applied without pauses; larger changes are applied in steps."""
 
 
 class Collector:
@@ -61,7 +61,7 @@ class Collector:
         limits: PageLimits | None = None,
         shared: SharedPages | None = None,
     ) -> None:
-        """Use the `trust` of a gateway beside this picker; raises ConfigurationError for its certificate file."""
+        """Use the `trust` of a gateway with this picker; raises ConfigurationError for its certificate file."""
         self._limits = limits or PageLimits()
         self._shared = shared
         self._store = store
@@ -73,7 +73,7 @@ class Collector:
         self._endpoint_tls = None if trust is None else EndpointTls(trust)
         self._probe = Feed(ConnectionProbe(self._endpoint_tls), ())
         self._tls_limits: tuple[bool, frozenset[str]] | None = None
-        """HTTPS endpoints that the gateway can use: those with a host name, and these addresses; None for all."""
+        """HTTPS endpoints that the gateway can use: whether those with a host name, and addresses; None for all."""
         self.conditions = Conditions()
         self._trusted_seconds = math.inf
         self._poller = Poller(store, clock, budget or PollBudget(), generator, reading=Reading(self._limits))
@@ -87,10 +87,10 @@ class Collector:
         """Changes that are still to be applied, the first one in part."""
         self._any_late = asyncio.Event()
         self._size_changed = asyncio.Event()
-        self._warned_of = 0
-        """Connections for polls of which a shortage of file descriptors was logged."""
-        self._told_seconds = 0.0
-        """The stretched interval that was logged."""
+        self._logged_connections = 0
+        """Number of connections in the last log line about a shortage of file descriptors."""
+        self._logged_seconds = 0.0
+        """Interval in the last log line about stretched intervals."""
         self._tasks: tuple[asyncio.Task[None], ...] = ()
 
     @property
@@ -100,7 +100,7 @@ class Collector:
 
     @property
     def untried(self) -> int:
-        """Number of endpoints with a feed for their requests that has not been polled yet."""
+        """Number of endpoints with a feed that reports their requests and has not been polled yet."""
         return sum(
             any(not polled.poll.was_tried and polled.poll.reads_requests for polled in polled_feeds.values())
             for polled_feeds in self._poller.polled_feeds.values()
@@ -141,11 +141,11 @@ class Collector:
         await asyncio.gather(*self._ending, return_exceptions=True)
         self._store.forget(_reported(gone) - _reported(wanted))
 
-    def ask(self, endpoint: Endpoint, tell: Told) -> None:
-        """Poll an endpoint urgently, and call `tell` once with the verdict."""
+    def ask(self, endpoint: Endpoint, report: Told) -> None:
+        """Poll an endpoint urgently, and call `report` once with the verdict."""
         if self._late:
             self._follow(endpoint.id)
-        self._poller.ask(endpoint.id, tell)
+        self._poller.ask(endpoint.id, report)
 
     def call_on_connection_end(self, listener: Callable[[Endpoint], None]) -> None:
         """Call `listener`, which may `ask`, when a server closes the connection on which it is polled.
@@ -211,16 +211,16 @@ class Collector:
         """Log too few file descriptors, and intervals longer than configured; again when the pool grows."""
         endpoints, connections, problem = len(self._endpoints), self._poller.count, shortage(self._poller.count)
         if problem is None:
-            self._warned_of = 0
-        elif connections > self._warned_of:
-            self._warned_of = connections
+            self._logged_connections = 0
+        elif connections > self._logged_connections:
+            self._logged_connections = connections
             _log.warning("too few file descriptors", endpoints=endpoints, problem=problem)
         seconds = max(self._poller.delay_seconds, self._interval_seconds)
         self._observer.poll_interval(seconds)
         if seconds <= self._interval_seconds:
-            self._told_seconds = self._interval_seconds
-        elif seconds >= _STRETCHED * max(self._told_seconds, self._interval_seconds):
-            self._told_seconds = seconds
+            self._logged_seconds = self._interval_seconds
+        elif seconds >= _STRETCHED * max(self._logged_seconds, self._interval_seconds):
+            self._logged_seconds = seconds
             _log.warning(
                 "endpoints are polled less often than configured",
                 endpoints=endpoints,

@@ -106,7 +106,7 @@ class Reachability:
         self._is_well = False
         self._timeouts = 0 if error.refused else self._timeouts + 1
         if error.refused or self._timeouts >= _MAX_TIMEOUTS:
-            # An endpoint that refused connections has to respond before it is used again.
+            # An endpoint that refused connections must respond before it is used again.
             verdict = REFUSES if error.refused or self._verdict == REFUSES else SILENT
             self._mark(verdict, Condition(error.contact, str(error), error.remedy))
 

@@ -10,15 +10,7 @@ from typing import Any
 import structlog
 
 from epp.framework.clock import Clock
-from epp.framework.datalayer import (
-    Contact,
-    Extractor,
-    Feed,
-    NotAskedError,
-    PageError,
-    Report,
-    UnreachableError,
-)
+from epp.framework.datalayer import Contact, Extractor, Feed, NotAskedError, PageError, Report, UnreachableError
 from epp.framework.endpoint import Endpoint
 from epp.framework.messages import described
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING, Column
@@ -31,7 +23,7 @@ from epp.runtime.supervisor import TaskObserver
 PAGE = "page"
 IN_PART = "in part"
 _MOST_LOGGED, _LOGGED_SECONDS = 6, 60.0
-"""Most problems that are logged in that time, since a server may fail at every other poll."""
+"""Most problems that are logged in this time, since a server may fail at every other poll."""
 
 _log = structlog.get_logger()
 _LONGEST_BACKOFF_SECONDS = 1.0
@@ -72,10 +64,10 @@ class Problems:
         self._logged_at.append(now)
         self._logged.add(kind)
         expected = isinstance(error, NotAskedError | PageError | UnreachableError)
-        shown_elsewhere = self._feed.asks(endpoint) and isinstance(error, PageError | UnreachableError)
+        is_in_conditions = self._feed.asks(endpoint) and isinstance(error, PageError | UnreachableError)
         in_part = isinstance(error, PageLimitError) and error.in_part
         _log.log(
-            logging.DEBUG if shown_elsewhere else logging.WARNING,
+            logging.DEBUG if is_in_conditions else logging.WARNING,
             "endpoint read in part" if in_part else "endpoint not read",
             endpoint=endpoint.id,
             source=self._feed.source.name,
@@ -135,7 +127,7 @@ class Poll:
     ) -> None:
         self._limits = limits = limits or PageLimits()
         names, newest = self.wanted = _wanted(feed)
-        """The names of the series that are kept of a page; equal for feeds that share pages."""
+        """Names of series to keep, and of series with the newest sample only; equal for feeds that share pages."""
         self.metric_filter = MetricFilter(names, limits, newest=newest) if names else None
         """Filter for the series that extractors read; None if one of them reads whole pages."""
         self._store = store
@@ -184,7 +176,7 @@ class Poll:
             self._problems.resolved(PAGE, endpoint)
             problem = self._extract(outcome, endpoint)
             self._answered(endpoint, self._cut(endpoint) if problem is None else problem)
-        if self._problems:  # else all was reported just now
+        if self._problems:  # otherwise, all numbers were just reported
             self._forget_stale(endpoint)
         return self._backoff_seconds
 
@@ -267,7 +259,7 @@ class Poll:
         if _is_read_in_part(problem):
             return Condition(Contact.READ_IN_PART, why, remedy)
         if self._reads(_LOAD):
-            why = f"{why}; its load is judged by the requests that it was sent"
+            why = f"{why}; its load is estimated from the requests sent to it"
             remedy = remedy or f"enable its metrics, or set path or port of {self.feed.source.name}"
         return Condition(Contact.NO_PAGE, why, remedy)
 

@@ -124,7 +124,7 @@ class Timetable(Generic[T]):
         self._due.pop(entry, None)
 
     def due_of(self, entry: T) -> float:
-        """Return the due time of an entry; infinite if it is not there."""
+        """Return the due time of an entry; infinite for an unknown entry."""
         found = self._due.get(entry)
         return math.inf if found is None else found[0]
 
@@ -140,7 +140,7 @@ class Timetable(Generic[T]):
                 yield first[2]
 
     def after(self, due: float, interval: float, now: float, polled: int) -> float:
-        """Return the next due time after `due`, on the grid of the interval, with so many entries polled in all.
+        """Return the next due time after `due`, on the grid of the interval; `polled` is the number of entries.
 
         It is later than `now`; missed times are skipped. It is at most an interval after `due`, and exactly that if
         `due` was on the same grid.
@@ -168,8 +168,8 @@ class PollPriority:
     """Urgent polls of one endpoint, which may have failed.
 
     A question whether the endpoint can be reached is answered by the first poll that starts after it; a refused
-    connection answers later questions too. A closed persistent connection is a reason for an urgent poll, but less and
-    less often for a server that closes connections regularly.
+    connection also answers later questions. A closed persistent connection is a reason for an urgent poll, but less
+    frequently for a server that closes connections regularly.
     """
 
     __slots__ = ("_ended_at", "_pause_seconds", "_questions", "began_at")
@@ -192,12 +192,12 @@ class PollPriority:
         """The earliest time of the next poll."""
         return self.began_at + SHORTEST_GAP_SECONDS
 
-    def ask(self, now: float, tell: Told) -> None:
+    def ask(self, now: float, report: Told) -> None:
         """Add a question; over the limit, it is answered with `SILENT`."""
         if len(self._questions) >= _MOST_QUESTIONS:
-            tell(Verdict.SILENT)
+            report(Verdict.SILENT)
         else:
-            self._questions.append((now, tell))
+            self._questions.append((now, report))
 
     def connection_ended(self, now: float) -> bool:
         """Return whether the end of a persistent connection is a reason for an urgent poll."""
@@ -218,17 +218,17 @@ class PollPriority:
         if not self._questions:
             return
         asked, self._questions = self._questions, []
-        for at, tell in asked:
+        for at, report in asked:
             if verdict is Verdict.REFUSES or at <= self.began_at:
-                tell(verdict)
+                report(verdict)
             else:
-                self._questions.append((at, tell))
+                self._questions.append((at, report))
 
     def end(self) -> None:
         """Answer all open questions with `SILENT`, since the endpoint has left."""
         asked, self._questions = self._questions, []
-        for _, tell in asked:
-            tell(Verdict.SILENT)
+        for _, report in asked:
+            report(Verdict.SILENT)
 
 
 class UrgentBudget:
@@ -288,7 +288,7 @@ class PollBudget:
             self._late_seconds = 0.0
 
     def spent(self, seconds: float, polls: int) -> None:
-        """Record the CPU time that so many polls took."""
+        """Record the CPU time of a number of polls."""
         self._spent_seconds += seconds
         if polls:
             weight = min(polls / _MEMORY_POLLS, 1.0)
@@ -296,7 +296,7 @@ class PollBudget:
             self._cost_seconds = min(max(cost, _LEAST_COST_SECONDS), _MOST_COST_SECONDS)
 
     def allowance(self, now: float) -> int:
-        """Return how many polls may start now; at least one after a while, whatever they cost."""
+        """Return the number of polls that may start now; after a while, at least one, independent of the cost."""
         gap = min(max(now - self._at, 0.0), _LONGEST_GAP_SECONDS)
         self._at = now
         rate = self.polls_per_second

@@ -54,7 +54,7 @@ class SharedPages:
         self._users[key] += 1
 
     def leave(self, key: Hashable) -> None:
-        """Count a reader less; the page is kept only for several."""
+        """Remove a reader; the page is kept only for several readers."""
         self._users[key] -= 1
         if self._users[key] <= 1:
             self._pages.pop(key, None)
@@ -96,7 +96,7 @@ class PolledFeed:
         """Without `cadence`, the interval is fixed; `brief` means that no connection is kept."""
         self._shared = shared
         self._page: Hashable = None
-        """The page among the shared ones; None for one that is not shared."""
+        """Key of the page among the shared pages; None if it is not shared."""
         self._store = store
         self.endpoint = endpoint
         self.poll = poll
@@ -115,7 +115,7 @@ class PolledFeed:
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def tells_reachability(self) -> bool:
+    def shows_reachability(self) -> bool:
         """Whether it polls the port that requests are sent to."""
         return self.poll.feed.asks(self.endpoint)
 
@@ -159,7 +159,7 @@ class PolledFeed:
         if self._client is not None:
             self.least_wait = self._client.seconds / _SHARE
             round_trip = self._client.take_round_trip()
-            if round_trip is not None and self.tells_reachability:
+            if round_trip is not None and self.shows_reachability:
                 self._store.tag(self.endpoint, Report({ROUND_TRIP: round_trip}))
         self.wait = max(wait, self.least_wait)
         self.priority.settled(outcome)
@@ -254,7 +254,7 @@ class Poller:
         self.count += 1
         self._brief += polled.brief
         polled.wait = interval
-        if polled.tells_reachability:
+        if polled.shows_reachability:
             polled.on_end = lambda: self._connection_ended(polled)
         now = self._clock.now()
         longest = min(interval, _LONGEST_FIRST_WAIT_SECONDS)
@@ -273,15 +273,15 @@ class Poller:
         polled.on_end = None  # avoids a reference cycle
         return tuple(polled.end())
 
-    def ask(self, identity: str, tell: Told) -> None:
-        """Poll an endpoint urgently, at the port that requests are sent to, and call `tell` once with the verdict."""
-        polled_feeds = [polled for polled in self.polled_feeds.get(identity, {}).values() if polled.tells_reachability]
+    def ask(self, identity: str, report: Told) -> None:
+        """Poll an endpoint urgently, at the port that requests are sent to, and call `report` once with the verdict."""
+        polled_feeds = [polled for polled in self.polled_feeds.get(identity, {}).values() if polled.shows_reachability]
         if not polled_feeds:
-            tell(Verdict.SILENT)
+            report(Verdict.SILENT)
             return
         polled = min(polled_feeds, key=lambda one: one.wait)
         now = self._clock.now()
-        polled.priority.ask(now, tell)
+        polled.priority.ask(now, report)
         self._poll_urgently(polled, now)
 
     async def run(self) -> None:
@@ -327,7 +327,7 @@ class Poller:
         polled.priority.began_at = self._clock.now()
         try:
             polled.begin(self._settle)
-        except Exception as error:  # noqa: BLE001  a certificate file that cannot be read, say
+        except Exception as error:  # noqa: BLE001  for example, a certificate file cannot be read
             self._settle(polled, error)
 
     def _connection_ended(self, polled: PolledFeed) -> None:

@@ -159,7 +159,7 @@ class Connection(asyncio.BufferedProtocol):
 async def connect(
     place: PagePlace, tls: ssl.SSLContext | None, connecting: socket.socket, connection: Connection
 ) -> None:
-    """Open a connection on the given socket; raises ConnectError, or ssl.SSLError where TLS fails."""
+    """Open a connection on the given socket; raises ConnectError, or ssl.SSLError if TLS fails."""
     loop = asyncio.get_running_loop()
     try:
         connecting.setblocking(False)  # noqa: FBT003  as sockets have it
@@ -180,14 +180,14 @@ async def connect(
 
 
 def _round_trip(connected: socket.socket, elapsed: float) -> float:
-    """Return the seconds of a round trip as the kernel measured it, or else as connecting took, in a busy program too.
+    """Return the seconds of a round trip as measured by the kernel, or else the time that connecting took.
 
-    The kernel's number is `tcpi_min_rtt` of `struct tcp_info` of Linux, in microseconds.
+    A busy event loop does not affect the kernel's number, `tcpi_min_rtt` of Linux' `struct tcp_info`, in microseconds.
     """
     try:
         info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT_AT + 4)
         (least,) = struct.unpack_from("=I", info, _MIN_RTT_AT)
-    except (AttributeError, OSError, struct.error):  # of another system
+    except (AttributeError, OSError, struct.error):  # another operating system
         return elapsed
     return least / 1e6 if 0 < least < _UNKNOWN_RTT else elapsed
 

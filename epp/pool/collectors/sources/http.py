@@ -44,7 +44,7 @@ _UNQUOTED = "/?&=%:@!$'()*+,;~-._[]"
 _BRIEF_INTERVAL_SECONDS = 0.005
 """Interval between brief connections, which cost more than pages on persistent ones."""
 _PROTOCOL_CHECK_SECONDS = 10.0
-"""Shortest time between two checks whether a server speaks the other of TLS and plaintext."""
+"""Shortest time between two checks whether a server speaks TLS or plaintext."""
 _MAX_CHECKED = 4096
 
 
@@ -174,7 +174,7 @@ class HttpSource(DataSource[HP]):
         return min(common, self.most_bytes or common)
 
     async def classify(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
-        """Return the error that tells why a request failed, after a look at the protocol of the server if needed."""
+        """Return the error with the reason that a request failed; checks the protocol of the server if necessary."""
         if await self._speaks_other(error, attempt):
             return attempt.wrong_protocol(speaks_tls=attempt.url.startswith("http:"))
         if isinstance(error, ssl.SSLCertVerificationError):
@@ -188,7 +188,7 @@ class HttpSource(DataSource[HP]):
         return error if isinstance(error, PageError) else PageError(f"{attempt.url}: {type(error).__name__}: {error}")
 
     async def _speaks_other(self, error: Exception, attempt: Attempt) -> bool:
-        """Return whether a request failed because the server speaks the other of TLS and plaintext."""
+        """Return whether a request failed because the server requires TLS, or plaintext instead of TLS."""
         if attempt.url.startswith("http:"):
             certain = isinstance(error, ConnectError | TimeoutError | PageError) and not isinstance(
                 error, WantsTlsError
@@ -212,7 +212,7 @@ class HttpSource(DataSource[HP]):
         return found
 
 
-# With MIG, the exporter omits the first; the second is optional in its configuration.
+# With MIG, the exporter omits the first series; the second is optional in its configuration.
 _SERIES = ((Selector("DCGM_FI_DEV_GPU_UTIL"), 100.0), (Selector("DCGM_FI_PROF_GR_ENGINE_ACTIVE"), 1.0))
 _RANK = re.compile(r"-rank-\d+$")
 
@@ -223,16 +223,16 @@ class DcgmSourceParameters(HttpSourceParameters, frozen=True):
     path: AbsolutePath = "/metrics"
     """Path of the page."""
     port: PortOrZero = 9400
-    """Port of the exporter; 0 for the endpoint's own."""
+    """Port of the exporter; 0 for the port of the endpoint."""
     interval: str = "1s"
     """Time between two polls of an endpoint; GPUs do not measure their utilization more often."""
     use_node_address: bool = False
-    """Poll the address of the endpoint's node, where a DaemonSet runs the exporter, instead of the endpoint's. An
-    endpoint whose node has no known address, such as one in a list of endpoints, is polled at its own."""
+    """Poll the address of the endpoint's node, on which a DaemonSet runs the exporter, instead of the address of the
+    endpoint. If the address of the node is unknown, as in a list of endpoints, the address of the endpoint is used."""
 
 
 class DcgmDataSource(HttpSource[DcgmSourceParameters]):
-    """Fetches the page of a DCGM exporter beside the endpoint; its failures do not affect the endpoint."""
+    """Fetches the page of a DCGM exporter with the endpoint; its failures do not affect the endpoint."""
 
     plugin_type = "dcgm-data-source"
     accept = PROMETHEUS_TEXT
@@ -252,9 +252,9 @@ class DcgmDataSource(HttpSource[DcgmSourceParameters]):
 class DcgmExtractor(Extractor):
     """Reads the utilization of the busiest GPU of an endpoint: DCGM_FI_DEV_GPU_UTIL, 0..1.
 
-    A GPU with a pod label counts for the endpoint with this name and namespace, one without for every endpoint; without
-    any the utilization is unknown. Endpoints named `<pod>-rank-<number>` belong to one pod. With MIG, which has no such
-    series, DCGM_FI_PROF_GR_ENGINE_ACTIVE counts if the exporter has it.
+    A GPU with a pod label counts for the endpoint with this name and namespace, a GPU without it for every endpoint;
+    without GPUs, the utilization is unknown. Endpoints named `<pod>-rank-<number>` belong to one pod. With MIG, which
+    has no such series, DCGM_FI_PROF_GR_ENGINE_ACTIVE counts if the exporter has it.
     """
 
     plugin_type = "dcgm-extractor"
@@ -283,9 +283,9 @@ class DcgmExtractor(Extractor):
 
 
 def _is_of(endpoint: Endpoint, labels: Mapping[str, str]) -> bool:
-    """Return whether a series is of the endpoint; one without labels of pods is of all endpoints.
+    """Return whether a series belongs to the endpoint; a series without pod labels belongs to all endpoints.
 
-    In a page of Prometheus itself, the exporter's own labels have the prefix `exported_`, and `pod` is the exporter.
+    In the page of a Prometheus server, the exporter's own labels have the prefix `exported_`; `pod` is the exporter.
     """
     pod = labels.get("exported_pod") or labels.get("pod", "")
     namespace = labels.get("exported_namespace") or labels.get("namespace", "")
@@ -295,7 +295,7 @@ def _is_of(endpoint: Endpoint, labels: Mapping[str, str]) -> bool:
 MOST_BYTES = 2 * 1024 * 1024
 _LONGEST_NAME = 256
 MOST_OBJECTS = 10_000
-"""The event loop is blocked while a list is read: 2 ms for so many objects."""
+"""Most objects in a list: reading them blocks the event loop for 2 ms."""
 
 
 class ModelsSourceParameters(HttpSourceParameters, frozen=True):

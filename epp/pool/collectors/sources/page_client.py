@@ -36,18 +36,18 @@ class Attempt:
     place: PagePlace
     source: str
     own_tls: bool
-    """Whether the endpoint decides on TLS, as opposed to a parameter of the source."""
+    """Whether the endpoint decides on TLS, not a parameter of the source."""
     as_gateway: bool = False
-    """Whether certificates are verified like in the gateway beside this picker."""
+    """Whether certificates are verified as in the gateway with this picker."""
     request: bytes = b""
     tls: ssl.SSLContext | None = None
 
     def wrong_protocol(self, *, speaks_tls: bool) -> UnreachableError | PageError:
-        """Return the error of a TLS server that got a request in plaintext, or of the opposite."""
+        """Return the error of a TLS server that got a request in plaintext, or of a plaintext server that got TLS."""
         if speaks_tls:
-            scheme, contact, protocols = "https", Contact.SPEAKS_TLS, "TLS, but is asked in plaintext"
+            scheme, contact, protocols = "https", Contact.SPEAKS_TLS, "TLS, but is polled in plaintext"
         else:
-            scheme, contact, protocols = "http", Contact.SPEAKS_PLAINTEXT, "plaintext HTTP, but is asked over TLS"
+            scheme, contact, protocols = "http", Contact.SPEAKS_PLAINTEXT, "plaintext HTTP, but is polled over TLS"
         remedy = f"write scheme: {scheme} in the parameters of {self.source}"
         if self.own_tls:
             remedy = f"write {scheme}://{self.place}, or scheme: {scheme} in a file of endpoints"
@@ -69,7 +69,7 @@ class Attempt:
     def no_handshake(self, error: Exception) -> UnreachableError | PageError:
         """Return the error of a server with which TLS fails for any other reason."""
         problem = f"no secure connection to {self.place}: {error}"
-        return self._tls_error(problem, "look at the server's log, and at its TLS versions")
+        return self._tls_error(problem, "check the server's log and its TLS versions")
 
     def _tls_error(self, problem: str, remedy: str, contact: Contact | None = None) -> UnreachableError | PageError:
         """Return an error of the endpoint if it decides on TLS, otherwise of the page."""
@@ -89,7 +89,7 @@ class Attempt:
             return UnreachableError(problem, refused=True, remedy="start the server, or correct the address")
         if number in _REFUSALS or number is None:
             problem = f"{self.url}: the connection was closed without an answer"
-            return UnreachableError(problem, refused=True, remedy="look at the server's log")
+            return UnreachableError(problem, refused=True, remedy="check the server's log")
         problem = f"{self.url}: {error}"
         return UnreachableError(problem, refused=False, remedy="check the address and the network")
 
@@ -99,7 +99,7 @@ class WantsTlsError(PageError):
 
 
 class PageClient:
-    """Requests one page repeatedly; to be closed when the endpoint has left."""
+    """Requests one page repeatedly; the caller closes it when the endpoint has left."""
 
     __slots__ = (
         "_connection", "_done", "_page_buffer", "_source", "_task", "_timer", "attempt", "on_end", "seconds",
@@ -123,7 +123,7 @@ class PageClient:
         return self._connection is not None and self._connection.open
 
     def take_round_trip(self) -> float | None:
-        """Return the seconds of a round trip, as a new connection took; None if that was returned before."""
+        """Return the seconds of the round trip of a new connection; None if they were returned before."""
         if self._connection is None:
             return None
         found, self._connection.round_trip = self._connection.round_trip, None
@@ -179,7 +179,7 @@ class PageClient:
         """Return the error of a response that did not arrive in time, or only in part."""
         if self._connection is None or not self._connection.begun:
             return TimeoutError()
-        text = f"{self.attempt.url}: the page was not all there after {self._source.timeout_seconds} s"
+        text = f"{self.attempt.url}: the page was incomplete after {self._source.timeout_seconds} s"
         return PageLimitError(text, Limit.PAGE_SECONDS, remedy=self._source.remedy(Limit.PAGE_SECONDS))
 
     def _answered(self, outcome: Outcome) -> None:
@@ -209,13 +209,13 @@ class PageClient:
     async def _resume(self, error: Exception | None) -> None:
         result: bytes | Exception
         try:
-            result = await self._request_anew() if error is None else await self._source.classify(error, self.attempt)
-        except Exception as unforeseen:  # noqa: BLE001  reported too, so that polls continue
-            result = unforeseen
+            result = await self._reconnect() if error is None else await self._source.classify(error, self.attempt)
+        except Exception as unexpected:  # noqa: BLE001  reported, so that polls continue
+            result = unexpected
         self._task = None
         self._report(result)
 
-    async def _request_anew(self) -> bytes | Exception:
+    async def _reconnect(self) -> bytes | Exception:
         """Request on a new connection; if file descriptors are scarce, on a short-lived one."""
         self._disconnect()
         try:

@@ -109,7 +109,7 @@ class TlsParameters(Parameters, frozen=True):
 
 
 class EndpointTls:
-    """TLS with HTTPS endpoints as in the gateway beside this picker; raises ConfigurationError for an invalid file."""
+    """TLS with HTTPS endpoints as in the gateway with this picker; raises ConfigurationError for an invalid file."""
 
     def __init__(self, trust: EndpointTrust) -> None:
         self._trust = trust
@@ -123,7 +123,7 @@ class EndpointTls:
         try:
             context = ssl.create_default_context(cafile=file)
         except OSError as error:  # ssl.SSLError is one
-            why = f"it is no PEM file of certificates ({error})" if isinstance(error, ssl.SSLError) else error.strerror
+            why = f"not a PEM file of certificates ({error})" if isinstance(error, ssl.SSLError) else error.strerror
             raise ConfigurationError(f"--endpoint-ca-file {file}: {why}") from error
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # Envoy is not strict either
         return context if self._trust.verify else _without_verification(context)
@@ -153,7 +153,7 @@ def tls_context(parameters: TlsParameters, name: str) -> ssl.SSLContext:
 
 
 class ConnectionProbe(DataSource[Parameters]):
-    """Probes endpoints that no other source polls: connects, over TLS if the endpoint speaks HTTPS, and closes."""
+    """Probes endpoints that are not polled by any other source: connects, with TLS for HTTPS endpoints, and closes."""
 
     plugin_type = "connection-probe"
 

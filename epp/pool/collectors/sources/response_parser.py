@@ -19,7 +19,7 @@ _OVERHEAD_BYTES = 1024 * 1024
 UNCOUNTED_BYTES = 64 * 1024
 """Bytes of each page that do not count for the limit on all pages; lists of models are usually smaller."""
 _EXCERPT_BYTES = 4 * 1024
-"""Bytes that are kept of a body that is not a page."""
+"""Bytes of a body that is not a page that are kept."""
 _OK = 200
 IDENTITY = frozenset({"", "identity"})
 """Content-Encodings of a page that is not encoded."""
@@ -106,7 +106,7 @@ class WholePage:
         self._size += len(piece)
         more = max(self._size - UNCOUNTED_BYTES, 0) - self._counted
         if more and self._reading.incomplete_bytes + more > limit:
-            text = f"the pages that are on their way have more than {limit} bytes together"
+            text = f"all incomplete pages together have more than {limit} bytes"
             raise InvalidResponseError(text, Limit.PAGES_BYTES)
         self._reading.incomplete_bytes += more
         self._counted += more
@@ -121,8 +121,8 @@ class WholePage:
 class ResponseParser:
     """Parses the responses of one connection, one after the other, each of at most `limit` bytes.
 
-    Interim responses (1xx) are skipped. `done` is set when a response is complete; `next` starts another one. Pages are
-    collected by `page_buffer`; of other bodies, an excerpt is kept.
+    Interim responses (1xx) are skipped. `done` is set when a response is complete; `next` starts the next response.
+    `page_buffer` collects pages; an excerpt of other bodies is kept.
     """
 
     __slots__ = (

@@ -64,15 +64,15 @@ def test_ocm_8_what_is_no_score_is_left_out_and_the_others_stay(bad):
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (b"", "is not JSON"),
-        (b"nope", "is not JSON"),
-        (b"\xff", "is not JSON"),
+        (b"", "is not valid JSON"),
+        (b"nope", "is not valid JSON"),
+        (b"\xff", "is not valid JSON"),
         (b"[]", "has no list `results`"),
         (b'{"results":{}}', "has no list `results`"),
         (b'{"results":[' + b"1," * 400_000 + b"1]}", "more values than 20000 results have"),
         (b'{"results":[' + b"1," * 20_000 + b"1]}", "20001 results, more than 20000"),
         (b"[" * 1_000_000, "has no list `results`"),
-        (b'{"results":[' + b'{"a":' * 5_000 + b"1" + b"}" * 5_000 + b"]}", "is not JSON"),
+        (b'{"results":[' + b'{"a":' * 5_000 + b"1" + b"}" * 5_000 + b"]}", "is not valid JSON"),
     ],
     ids=["empty", "text", "bytes", "list", "no list", "values", "results", "depth", "depth of a result"],
 )
