@@ -133,7 +133,7 @@ async def test_server_without_metrics_that_dies_is_missed_everywhere_and_comes_b
             await until(lambda: "bare" in told_of(gateway), "the start is reported")
             entry = told_of(gateway)["bare"]
             assert entry["used"]
-            why = "/metrics answered 404 Not Found; its load is judged by the requests that it was sent"
+            why = "/metrics answered 404 Not Found; its load is estimated from the requests sent to it"
             assert why in entry["why"]
             assert await status_of(gateway) == 200
 
