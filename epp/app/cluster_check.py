@@ -23,6 +23,7 @@ from epp.kube.resources import (
     Importance,
     Need,
     binding,
+    needs_of,
     needs_of_access,
     needs_of_hub,
     needs_of_metrics,
@@ -42,21 +43,21 @@ _ROLE_NAME = "endpoint-picker"
 class ClusterReport(msgspec.Struct, frozen=True):
     server: str
     user: str
-    """Empty where the API server does not tell."""
+    """Empty if the API server does not report it."""
     namespace: str
     would_be_ready: bool
     summary: str
-    """Whether the picker would become ready and serve, in one sentence."""
+    """Sentence about readiness and endpoints."""
     access: tuple[Access, ...]
     pool: PoolReport | None = None
-    """None if no pool was named, or several were."""
+    """None for no pool and for several pools."""
     pools: tuple[PoolReport, ...] = ()
-    """Reports of a picker of several pools."""
+    """Reports of several pools; empty for a single pool."""
     errors: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     roles: tuple[Mapping[str, Any], ...] = ()
-    """The Role and its binding, where something is forbidden that it grants: all that the picker needs."""
+    """Role with all needs of the picker, and its binding; empty if all rights are granted."""
     hardware_roles: tuple[Mapping[str, Any], ...] = ()
     """Role and ClusterRole for objects about hardware."""
     hub_roles: tuple[Mapping[str, Any], ...] = ()
@@ -67,16 +68,16 @@ class ClusterReport(msgspec.Struct, frozen=True):
 
 
 class HubReport(msgspec.Struct, frozen=True):
-    """The rights on a hub that the configuration names."""
+    """Rights on a hub of the configuration."""
 
     place: str
-    """Source of its address and credentials."""
+    """Source of the address and credentials."""
     server: str = ""
     user: str = ""
     access: tuple[Access, ...] = ()
     warnings: tuple[str, ...] = ()
     roles: tuple[Mapping[str, Any], ...] = ()
-    """The Role and the ClusterRole for the user, where something is forbidden that they grant."""
+    """Role and ClusterRole for the user; empty if all rights are granted."""
 
 
 async def check_cluster(
@@ -89,11 +90,10 @@ async def check_cluster(
     readers: Iterable[ObjectReader[Any]] = (),
     hubs: Mapping[HubAccess, Iterable[ObjectKind]] = MappingProxyType({}),
 ) -> ClusterReport:
-    """Return the report; `lease` is that of leader election, None without; `readers` are asked about objects.
+    """Return the report; raises ConfigurationError without any access, and ApiUnreachableError.
 
-    `hubs` are those of the configuration, with the kinds that are read there.
-
-    Raises ConfigurationError where there is no access at all, and ApiUnreachableError.
+    `lease` is the name of the lease for leader election, None without election. `readers` check the objects. `hubs`
+    are those of the configuration, with the kinds that are read from each.
     """
     user = await user_of(api)
     group = None if isinstance(source, PodTarget) else pool_group
@@ -106,14 +106,13 @@ async def check_cluster(
     elif source is not None:
         pool = await check_pool(api, source, namespace)
         pools = PoolFindings((pool,), pool.errors, pool.warnings)
-    of_objects = await check_objects(api, readers, namespace)
-    of_hubs = [await check_hub(api, hub, kinds, namespace) for hub, kinds in hubs.items()]
-    on_hubs = [sentence for hub in of_hubs for sentence in hub.warnings]
+    object_warnings = await check_objects(api, readers, namespace)
+    hub_reports = tuple([await check_hub(api, hub, kinds, namespace) for hub, kinds in hubs.items()])
+    hub_warnings = [warning for hub in hub_reports for warning in hub.warnings]
     names = (_ROLE_NAME, source.name) if isinstance(source, PoolName) else (_ROLE_NAME,)
 
     def roles(title: str, purpose: str) -> tuple[Mapping[str, Any], ...]:
-        of_purpose = [each for each in found if each.need.purpose == purpose]
-        return tuple(_roles(of_purpose, user, namespace, *names, title))
+        return tuple(_roles([each for each in found if each.need.purpose == purpose], user, namespace, *names, title))
 
     needed = [each for each in found if each.need.purpose not in {HARDWARE, CLUSTER, METRICS}]
     ready, summary = _outcome(found, pools.pools, namespace)
@@ -127,9 +126,9 @@ async def check_cluster(
         pool=pool,
         pools=() if pool is not None else pools.pools,
         errors=(*_problems(found, Importance.REQUIRED), *pools.errors),
-        warnings=(*_problems(found, Importance.RECOMMENDED), *pools.warnings, *of_objects, *on_hubs),
+        warnings=(*_problems(found, Importance.RECOMMENDED), *pools.warnings, *object_warnings, *hub_warnings),
         notes=tuple(_notes(found)),
-        hubs=tuple(of_hubs),
+        hubs=hub_reports,
         roles=tuple(_roles(needed, user, namespace, *names)),
         hardware_roles=roles("hardware", HARDWARE),
         hub_roles=roles("hub", CLUSTER),
@@ -139,35 +138,21 @@ async def check_cluster(
 
 async def check_hub(api: KubeApi, hub: HubAccess, kinds: Iterable[ObjectKind], namespace: str) -> HubReport:
     """Return the rights on a hub; `api` and `namespace` are those of the pool."""
-    there: KubeApi | None = None
+    hub_api: KubeApi | None = None
     try:
-        there = await _api_of(api, hub, namespace)
-        user = await user_of(there, str(hub))
-        own = there.namespace or namespace
-        needs = [
-            Need(
-                resource=resource,
-                purpose=CLUSTER,
-                namespace=own if resource.namespaced and not resource.everywhere else "",
-                importance=Importance.RECOMMENDED,
-            )
-            for resource in map(resource_of, kinds)
-            if resource.plural
-        ]
-        found = await check_access(there, needs)
+        hub_api = await _api_of(api, hub, namespace)
+        user = await user_of(hub_api, str(hub))
+        own = hub_api.namespace or namespace
+        resources = [resource for resource in map(resource_of, kinds) if resource.plural]
+        found = await check_access(hub_api, needs_of(resources, CLUSTER, own, importance=Importance.RECOMMENDED))
     except (ConfigurationError, ApiError, ApiUnreachableError) as error:
         return HubReport(str(hub), warnings=(f"hub {hub}: not readable: {error}",))
     finally:
-        if there is not None:
-            await there.close()
-    return HubReport(
-        str(hub),
-        there.server,
-        user,
-        found,
-        tuple(f"hub {there.server}: {problem}" for problem in _problems(found, Importance.RECOMMENDED)),
-        tuple(_roles(found, user, own, _ROLE_NAME, "hub")),
-    )
+        if hub_api is not None:
+            await hub_api.close()
+    warnings = tuple(f"hub {hub_api.server}: {problem}" for problem in _problems(found, Importance.RECOMMENDED))
+    roles = tuple(_roles(found, user, own, _ROLE_NAME, "hub"))
+    return HubReport(str(hub), hub_api.server, user, found, warnings, roles)
 
 
 async def _api_of(api: KubeApi, hub: HubAccess, namespace: str) -> KubeApi:
@@ -184,12 +169,11 @@ async def _api_of(api: KubeApi, hub: HubAccess, namespace: str) -> KubeApi:
 
 
 def _problems(found: Iterable[Access], importance: Importance) -> list[str]:
-    problems = [_problem(each) for each in found if each.need.importance is importance]
-    return [problem for problem in problems if problem]
+    return [problem for each in found if each.need.importance is importance and (problem := _problem(each))]
 
 
 def _problem(access: Access) -> str:
-    """Return the problem, its effect, and the remedy."""
+    """Return the problem, its effect and the remedy; empty for no problem."""
     need = access.need
     place = f"in namespace {need.namespace}" if need.namespace else "in the cluster"
     match access.state:
@@ -212,53 +196,53 @@ def _notes(found: Iterable[Access]) -> list[str]:
     notes = []
     optional = [each for each in found if each.need.importance is Importance.OPTIONAL]
     if forbidden := sum(each.state is AccessState.FORBIDDEN for each in optional):
-        kinds = "1 kind is" if forbidden == 1 else f"{forbidden} kinds are"
-        notes.append(f"{kinds} forbidden that the picker does without; the roles below allow them")
+        kinds = "1 optional kind is" if forbidden == 1 else f"{forbidden} optional kinds are"
+        notes.append(f"{kinds} forbidden; the roles below allow {'it' if forbidden == 1 else 'them'}")
     notes += [
         f"{_title(each.need)}: not readable: {each.reason}" for each in optional if each.state is AccessState.FAILED
     ]
     if untried := [f"{verb} {_title(each.need)}" for each in found for verb in each.untried]:
-        notes.append(f"not tried, since the API server does not list the rights: {', '.join(untried)}")
+        notes.append(f"not checked, because the API server does not support access reviews: {', '.join(untried)}")
     return notes
 
 
 def _outcome(found: Iterable[Access], pools: Sequence[PoolReport], namespace: str) -> tuple[bool, str]:
-    """Return whether the picker would become ready, and the sentence on it."""
+    """Return whether the picker would become ready, and the summary."""
     required = [each for each in found if each.need.importance is Importance.REQUIRED]
     if lacking := [_title(each.need) for each in required if _prevents_start(each)]:
         return False, f"The picker would not become ready: it cannot use {', '.join(lacking)}."
     if unwatched := [_title(each.need) for each in required if each.state is AccessState.FORBIDDEN]:
-        return True, f"The picker would become ready, and see no change of {', '.join(unwatched)}."
+        return True, f"The picker would become ready, but would not see changes of {', '.join(unwatched)}."
     if not pools:
         return True, f"The picker of an InferencePool in namespace {namespace} would become ready."
     return True, f"The picker would become ready{_endpoints_of(pools)}."
 
 
 def _endpoints_of(pools: Sequence[PoolReport]) -> str:
-    """Return the end of the sentence: which endpoints the picker would have."""
+    """Return the end of the summary, about the endpoints."""
     endpoints = sum(each.endpoints for each in pools)
     counted = f", with {endpoints} endpoint{'' if endpoints == 1 else 's'}"
     if len(pools) > 1:
         without = [each.name for each in pools if not each.endpoints]
-        answers = f", and answer 503 for {', '.join(without)} until a pod is ready" if without else ""
+        answers = f", and would respond with 503 for {', '.join(without)} until a pod is ready" if without else ""
         return f"{counted} in {len(pools)} pools{answers}"
     (pool,) = pools
     if not pool.found:
-        return " without endpoints, and answer 503 until the InferencePool is there"
+        return " without endpoints, and would respond with 503 until the InferencePool exists"
     if not pool.endpoints:
-        return " without endpoints, and answer 503 until a pod is ready"
+        return " without endpoints, and would respond with 503 until a pod is ready"
     return counted
 
 
 def _prevents_start(access: Access) -> bool:
-    """Whether the picker waits for this before it is ready: a list, or the lease of a leader."""
+    """Return whether the picker cannot become ready without this right: a list, or the lease of the leader."""
     if access.state is AccessState.FORBIDDEN and access.need.is_read:
         return "list" in access.missing
     return access.state is not AccessState.ALLOWED
 
 
 def _roles(found: Iterable[Access], user: str, namespace: str, *names: str) -> Iterable[Mapping[str, Any]]:
-    """Yield a Role and a ClusterRole, each with its binding, where something of it is forbidden.
+    """Yield a Role and a ClusterRole, each with its binding, if one of its rights is forbidden.
 
     Each has all rights of its scope, not only the missing ones, so that a later version can replace it.
     """

@@ -37,7 +37,7 @@ from epp.runtime.supervisor import Supervisor, TaskObserver
 _INDISPENSABLE = frozenset({PODS.kind, "InferencePool"})
 """Kinds without which the picker does not start; other kinds may be forbidden or absent."""
 _UNKNOWN = frozenset({WatchState.STARTING, WatchState.STALE})
-"""States in which it is not known whether there are objects of a kind."""
+"""States in which the objects of a kind are unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +50,14 @@ class KubernetesSettings:
     kubeconfig: Path | None = None
     """None for KUBECONFIG, the service account of the pod, or `~/.kube/config`."""
     lease: LeaseSettings | None = None
-    """The lease whose holder is ready; None for a replica that is ready whatever the others are."""
+    """Lease for leader election, in which only the leader is ready; None without election."""
 
 
 class Kubernetes:
-    """The part of a picker that reads a cluster."""
+    """Access of a picker to its cluster: endpoints, policies, leader election and events."""
 
     name = "kubernetes"
-    """Source of the objects, beside the names of plugins."""
+    """Name of this source of objects, in the same reports as the names of plugins."""
 
     def __init__(
         self,
@@ -68,9 +68,9 @@ class Kubernetes:
         shared: Cluster | None = None,
         hubs: Hubs | None = None,
     ) -> None:
-        """Find the API server; raises ConfigurationError where there is no access.
+        """Read the configuration of the API server; raises ConfigurationError if there is none.
 
-        Use `shared` watches, and `hubs`, of all pools of the process, if given.
+        `shared` and `hubs` have the watches that all pools of the process share.
         """
         self._settings = settings
         self._clock = clock
@@ -95,14 +95,14 @@ class Kubernetes:
             hubs=hubs,
             shared=[
                 SharedObjects(PODS, decode_object, self.discovery.pods),
-                SharedObjects(pools(POOL_GROUP), decode_object, self.discovery.pool),  # no pool but this picker's
+                SharedObjects(pools(POOL_GROUP), decode_object, self.discovery.pool),  # only the pool of this picker
             ],
         )
-        """The plugins that read objects of the cluster."""
+        """Plugins that read objects of the cluster."""
 
     @property
     def awaited(self) -> str:
-        """Kinds of objects that the start of the picker waits for, and why; empty once all are read."""
+        """Kinds of objects that the start waits for, with the reasons; empty if all are read."""
         titles: dict[str, list[str]] = {}
         for watch in self.cluster.watches:
             awaited = watch.collection.resource.kind in _INDISPENSABLE and not watch.collection.resource.everywhere
@@ -121,7 +121,7 @@ class Kubernetes:
 
     @property
     def health(self) -> dict[str, object]:
-        """Whether this replica leads, if there is an election; the API server and the watches: for `/healthz`."""
+        """State of leader election, of the API server and of its watches, for `/healthz`."""
         election = self.election
         return {
             **({} if election is None else {"leader": election.is_leader}),
@@ -133,7 +133,7 @@ class Kubernetes:
         }
 
     async def start(self, director: Director, most_seconds: float | None = None) -> None:
-        """Apply the policies of the pool, now, or after so long as soon as they are known, and whenever they change."""
+        """Apply the policies of the pool, and each change; wait for the first ones for at most `most_seconds`."""
         policies = ClusterPolicies(self.cluster, self._pool, self._pool.namespace, director.use_policies)
         with suppress(TimeoutError):
             async with asyncio.timeout(most_seconds):
@@ -142,10 +142,10 @@ class Kubernetes:
         self._supervisor.start("policies", policies.follow)
 
     def write_events(self, config_problem: Callable[[], str]) -> None:
-        """Write events on the InferencePool from now on; there are none without one.
+        """Start writing events for the InferencePool; no effect without one.
 
-        `config_problem` tells why the configuration file is not in effect. With leader election the leader writes, else
-        every replica, to the same events.
+        `config_problem` returns the reason that the configuration file is not in effect. With leader election only the
+        leader writes events; without it, all replicas update the same events.
         """
         source = self._settings.source
         if not isinstance(source, PoolName):
@@ -161,12 +161,12 @@ class Kubernetes:
         self._supervisor.start("events", writer.run)
 
     def contend(self, on_change: Callable[[bool], None]) -> None:
-        """Take part in the election of a leader from now on; `on_change` is told whether this replica leads."""
+        """Start leader election, if configured; `on_change` is called with whether this replica leads."""
         if self.election is not None:
             self._electing = self._supervisor.start("leader election", partial(self.election.run, on_change))
 
     def resign(self) -> asyncio.Task[None] | None:
-        """Lead no more; return the release of the lease, which is under way, or None if no lease was contended."""
+        """Stop leading; return the task that releases the lease, None without an election."""
         if self.election is None or self._electing is None:
             return None
         self.election.step_down()
@@ -192,7 +192,7 @@ class Kubernetes:
         lost = self.discovery.found_pool is None
         policies = self._policies
         warnings = () if policies is None else policies.warnings
-        rules = () if policies is None else [each for each in policies.problems if each.kept]  # warnings tell of others
+        rules = () if policies is None else [each for each in policies.problems if each.kept]  # others are warnings
         problems = [*(problem for watch in self.cluster.watches for problem in watch.problems), *rules]
         refused = [f"{problem.object}: {problem.reason}" for problem in problems]
         return {
@@ -204,7 +204,7 @@ class Kubernetes:
 
 
 def cluster_health(cluster: Cluster) -> dict[str, object]:
-    """Return the API server and the state of its watches, for `/healthz`."""
+    """Return the state of the API server and its watches, for `/healthz`."""
     return {
         "server": cluster.api.server,
         **({"credentials": cluster.api.trouble} if cluster.api.trouble else {}),
@@ -222,7 +222,7 @@ def cluster_health(cluster: Cluster) -> dict[str, object]:
 
 
 def hubs_health(hubs: Mapping[HubAccess, Cluster]) -> dict[str, object]:
-    """Return the hubs that plugins read, for `/healthz`; nothing without one."""
+    """Return the state of the hubs that plugins read, for `/healthz`; empty without hubs."""
     found = [{**hub._asdict(), **cluster_health(cluster)} for hub, cluster in hubs.items()]
     return {"hubs": found} if found else {}
 
@@ -243,17 +243,17 @@ def _election_health(election: LeaderElection) -> dict[str, object]:
 
 
 _MOST_NODES = 100
-"""Nodes whose pods are listed in one round: one after the other, and those of more nodes in the next rounds."""
+"""Maximum number of nodes in one round; the pods of further nodes are listed in the next rounds."""
 _ROUND_SECONDS = 60.0
 
 _log = structlog.get_logger()
 
 
 class IdleNodePods:
-    """Lists the pods of such nodes from the cache of the API server, for taggers that ask for it."""
+    """Lists the pods on nodes without endpoints, from the cache of the API server, for taggers with podsOnIdleNodes."""
 
     def __init__(self, api: KubeApi, plugins: Callable[[], Iterable[Plugin[Any]]]) -> None:
-        """Prepare; `plugins` returns those of the configuration in effect."""
+        """`plugins` returns the plugins of the configuration in effect."""
         self._api = api
         self._plugins = plugins
 
@@ -265,10 +265,9 @@ class IdleNodePods:
             await asyncio.sleep(_ROUND_SECONDS)
 
     async def look(self, tagger: AcceleratorTagger) -> None:
-        """List the pods on some of a tagger's idle nodes, first on those listed never or longest ago."""
+        """List the pods on idle nodes of a tagger: first on nodes never listed, then on those listed longest ago."""
         names = [each.node for each in await asyncio.to_thread(tagger.idle_nodes)]
-        before = tagger.pods_on_nodes
-        known = {name: before[name] for name in before if name in set(names)}  # the oldest first
+        known = {name: pods for name, pods in tagger.pods_on_nodes.items() if name in names}  # the oldest first
         problem = ""
         try:
             for name in (*(each for each in names if each not in known), *known)[:_MOST_NODES]:
@@ -278,7 +277,7 @@ class IdleNodePods:
         except (ApiError, ApiUnreachableError) as error:
             problem = f"{error}: allow list of pods in all namespaces, or set podsOnIdleNodes to false"
             if problem != tagger.pods_problem:
-                _log.warning("pods of other namespaces not read, their devices look idle", reason=problem)
+                _log.warning("pods of other namespaces not read, their devices count as idle", reason=problem)
         tagger.pods_on_nodes, tagger.pods_problem = known, problem
 
     async def _pods_on(self, node: str) -> tuple[Pod, ...]:
@@ -286,6 +285,5 @@ class IdleNodePods:
         selector = {"fieldSelector": fields, "resourceVersion": "0"}
         items = await list_objects(self._api, PODS, decode_object, selector=selector)
         found = (sanitized(each.object)[0] for each in items if each.object is not None)
-        return tuple(
-            pod for pod in found if isinstance(pod, Pod) and any(each.known for each in resource_requests(pod))
-        )
+        pods = (each for each in found if isinstance(each, Pod))
+        return tuple(pod for pod in pods if any(each.known for each in resource_requests(pod)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators ask of a picker: `/healthz`, scores for a hub, choices of placements, admin routes, plugin states."""
+"""Pages of a picker for operators: `/healthz`, scores for a hub, explanations of placements, admin routes, plugins."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +40,7 @@ from epp.telemetry.metrics import Metrics
 from epp.telemetry.pool_series import cluster_scores
 
 _WORKER_SECONDS = 2.0
-"""Time in which a page for operators waits for a worker."""
+"""Longest wait of a page for the response of a worker."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,10 +61,10 @@ class Operators:
     config: Callable[[], ConfigState]
     budgets: Callable[[], Budgets]
     unready_reason: Callable[[], str]
-    """Returns why the picker is not ready, in one sentence; empty if it is."""
+    """Returns the reason that the picker is not ready, in one sentence; empty if it is ready."""
 
     def health(self) -> dict[str, object]:
-        """Return what `/healthz` shows; called in any thread."""
+        """Return the content of `/healthz`; thread-safe."""
         config = self.config()
         states = self.running.endpoint_states
         unreachable = [state for state in states if not state.used]
@@ -82,7 +82,7 @@ class Operators:
             **({"sources": [state._asdict() for state in sources]} if (sources := self.running.source_states) else {}),
             "config": {"generation": config.generation, "refused": config.refused or None},
             "inherited_requests": self.running.inherited,
-            **self._news(),
+            **self._conditional_health(),
             "failing_tasks": {**self.supervisor.failing, **self.running.failing_tasks},
             **({} if self.kubernetes is None else self.kubernetes.health),
             **hubs_health(self.readers.hubs.clusters),
@@ -92,16 +92,13 @@ class Operators:
             **inputs_health(self.input_owners()),
         }
 
-    def _news(self) -> Mapping[str, object]:
-        """Return the parts that are there only while they have something to tell."""
+    def _conditional_health(self) -> Mapping[str, object]:
+        """Return the parts that are present only under some conditions."""
         found: dict[str, object] = {}
         if (line := self.running.director.line) is not None:
             longest = 0.0 if line.since is None else max(0.0, self.clock.now() - line.since)
-            found["queued"] = {
-                "requests": line.requests,
-                "bytes": line.size_bytes,
-                "longest_seconds": round(longest, 1),
-            }
+            oldest = round(longest, 1)
+            found["queued"] = {"requests": line.requests, "bytes": line.size_bytes, "longest_seconds": oldest}
         if spent := [each for each in self.budgets() if each.refusals]:
             found["budgets_used_up"] = {
                 each.name: {"used": each.used, "limit": each.limit, "refusals": each.refusals} for each in spent
@@ -117,16 +114,16 @@ class Operators:
         return found
 
     def cluster_scores(self, local: str) -> Mapping[str, object]:
-        """Return the room for requests in each cluster; called in any thread."""
+        """Return the free capacity of each cluster; thread-safe."""
         snapshot = self.running.store.latest
         return cluster_scores(snapshot, self.settings.pool_name, self.clock.utc(), local=local)
 
     def explanations(self) -> Mapping[str, object]:
-        """Return how placements chose, by name; called in any thread."""
+        """Return explanations of the decisions of placements, by name; thread-safe."""
         return {name: each for plugin in self.running.assembly.plugins for name, each in plugin.explanations.items()}
 
     def admin_routes(self) -> Sequence[web.RouteDef]:
-        """Return the routes of the admin port, for the event loop that runs now."""
+        """Return the routes of the admin port, for the running event loop."""
         running = self.running
         view = PickerView(
             loop=LoopCalls(asyncio.get_running_loop()),
@@ -141,36 +138,32 @@ class Operators:
             source_of=running.source_of,
             held=self._held,
             tenants=lambda: running.tenants,
-            share_quota=self.processes.tell_quota,
+            share_quota=self.processes.send_quota,
             build=self._on_trial,
             complete=self.processes.complete,
         )
         return admin_routes(view, self.recorder)
 
     def _on_trial(self, text: str) -> Assembly:
-        """Return what another configuration would be; called in a thread."""
-        settings = self.settings
-        builder = Builder(
-            self.registry,
-            self.clock,
-            experimental=settings.experimental,
-            previous=self.running.assembly.instances.by_name,
-        )
-        return on_trial(text, builder, self.running.assembly, settings.object_paths)
+        """Return a configuration on trial; called in a thread. Raises ConfigurationError."""
+        settings, in_effect = self.settings, self.running.assembly
+        previous = in_effect.instances.by_name
+        builder = Builder(self.registry, self.clock, experimental=settings.experimental, previous=previous)
+        return on_trial(text, builder, in_effect, settings.object_paths)
 
     async def _held(self) -> HeldRequests:
-        """Return the requests of all processes that endpoints and tenants hold."""
+        """Return the open requests of all processes by endpoint and tenant."""
         own = held_requests(self.running.director)
         return own.with_others(await self.processes.answers("held", _WORKER_SECONDS))
 
     def debug_route(self) -> web.RouteDef:
-        """Return the page with the state of plugins, for the event loop that runs now."""
+        """Return the route of the page with plugin states, for the running event loop."""
         page = self.settings.page
         is_open = not page.endpoint_auth and page.token_file is None
         return plugin_state_route(LoopCalls(asyncio.get_running_loop()), self.plugin_states, needs_loopback=is_open)
 
     async def plugin_states(self, request: web.Request) -> Mapping[str, object]:
-        """Return the states of plugins by name, of a worker if the request names one; raises AdminError."""
+        """Return plugin states by name, those of a worker if the request names one; raises AdminError."""
         workers, worker = self.processes.workers, read_one(request, "worker")
         channels = {} if workers is None else {str(number): channel for number, channel in workers.channels.items()}
         if not worker:
@@ -179,7 +172,7 @@ class Operators:
             return {**({} if workers is None else {"process": "main", "workers": [*channels]}), "plugins": states}
         if worker not in channels:
             known = f"write one of {', '.join(channels)}" if channels else "leave it out"
-            raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", f"no worker {quoted(worker)} serves here: {known}")
+            raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", f"there is no worker {quoted(worker)}: {known}")
         try:
             states = await channels[worker].call("plugins", most_seconds=_WORKER_SECONDS)
         except ChannelClosedError as error:
@@ -187,18 +180,18 @@ class Operators:
         return {"process": f"worker {worker}", "plugins": states}
 
     def input_owners(self) -> Sequence[HasInputs]:
-        """Return the plugins, and what else reads files or objects."""
+        """Return all components that read files or objects: plugins, policies, the cluster and the discovery."""
         others = (self.settings.policies, self.kubernetes, self.settings.discovery)
         return (*self.running.assembly.plugins, *(each for each in others if each is not None))
 
 
 def degraded_plugins(plugins: Sequence[Plugin[Any]]) -> Sequence[Mapping[str, str]]:
-    """Return which plugins work without a part of their data, and why."""
+    """Return plugins that work with incomplete data, each with the reason."""
     return [{"plugin": plugin.name, "problem": each} for plugin in plugins for each in plugin.degraded]
 
 
 def inputs_health(owners: Sequence[HasInputs]) -> Mapping[str, object]:
-    """Return what of files and objects is not in effect."""
+    """Return rejected versions and ignored values of files and objects."""
     return {
         "not_in_effect": [
             {"plugin": owner.name, **asdict(problem)} for owner in owners for problem in owner.inputs.problems
@@ -227,7 +220,7 @@ def admin_routes(picker: PickerView, recorder: Recorder | None) -> Sequence[web.
 def on_trial(text: str, builder: Builder, in_effect: Assembly, object_paths: Sequence[str]) -> Assembly:
     """Return a configuration, assembled from its text, that does not observe, follow or collect anything.
 
-    It may only name the files that the configuration in effect names: errors quote the content of files. Raises
+    It may only name files that the configuration in effect names, because errors quote the content of files. Raises
     ConfigurationError.
     """
     named = (value for plugin in in_effect.loaded.model.plugins for value in texts_in(plugin.parameters))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A picker: servers, a running configuration, and the file that it follows."""
+"""A picker: its servers, and its running configuration, which follows a file."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-import numpy.ma  # noqa: F401  np.median imports it at its first call, for which requests would wait
+import numpy.ma  # noqa: F401  the first call of np.median would import it, and delay requests
 import structlog
 
 from epp.admin.answers import held_requests
@@ -62,10 +62,10 @@ _log = structlog.get_logger()
 
 
 class Picker:
-    """Start it, wait for something else, stop it."""
+    """A picker of one pool, between `start` and `stop`."""
 
     def __init__(self, settings: PickerSettings) -> None:
-        """Build everything that the configuration names; raises ConfigurationError."""
+        """Build all components of the configuration; raises ConfigurationError."""
         self._settings = settings = settings if settings.link is None else of_worker(settings)
         tracer = None if settings.tracing is None else settings.tracing.tracer
         self._exchange = ExchangeSettings(
@@ -173,7 +173,7 @@ class Picker:
         show_extproc(self.metrics.registry, lambda: extproc.budgets, lambda: extproc.protocol_errors)
 
     def _show_series(self) -> None:
-        """Add the metrics of components that a reload may replace: they are looked up when the page is read."""
+        """Add metrics that read components when the page is read, because a reload may replace the components."""
         registry = self.metrics.registry
         show_inputs(registry, self.operators.input_owners)
         registry.register(
@@ -185,7 +185,7 @@ class Picker:
         show_hubs(registry, lambda: self._readers.hubs.clusters.values())  # noqa: PLW0108  a copy each time
 
     def _recorder(self) -> Recorder | None:
-        """Return the recorder of decisions; None if no command or route could read them."""
+        """Return the recorder of decisions; None if decisions are not recorded."""
         if self._settings.decisions is None:
             return None
         setup = Setup(
@@ -231,7 +231,7 @@ class Picker:
 
     @property
     def link(self) -> Link | None:
-        """The connection to the main process, if this is one of its workers."""
+        """Connection of a worker to the main process; None in the main process."""
         return self._settings.link
 
     @property
@@ -244,12 +244,12 @@ class Picker:
 
     @property
     def port(self) -> int:
-        """The port of the ext_proc server; 0 for a unix socket."""
+        """Port of the ext_proc server; 0 for a unix socket."""
         return self._servers.extproc.port
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """Address of each open server, by its name."""
+        """Addresses of open servers by name."""
         return self._servers.addresses
 
     @property
@@ -258,21 +258,21 @@ class Picker:
 
     @property
     def metadata_namespaces(self) -> frozenset[str]:
-        """Namespaces of dynamic metadata that a gateway has to accept from this configuration."""
+        """Namespaces of dynamic metadata that a gateway must accept from this configuration."""
         return self._running.assembly.pipeline.metadata_namespaces
 
     @property
     def has_tls_endpoints(self) -> bool:
-        """Whether an endpoint speaks HTTPS, in the pool or left out of it for now."""
+        """Whether an endpoint uses HTTPS, including unresolved endpoints."""
         return self._running.has_tls_endpoints
 
     @property
     def tls_addresses(self) -> Sequence[str]:
-        """The IP addresses of endpoints that speak HTTPS and have no host name."""
+        """IP addresses of HTTPS endpoints without a host name."""
         return sorted({endpoint.address for endpoint in self.store.endpoints if endpoint.tls and not endpoint.host})
 
     def limit_tls(self, *, by_name: bool, addresses: Collection[str]) -> None:
-        """Use no endpoints that speak HTTPS and join from now on, except those with a host name or these addresses."""
+        """Use new HTTPS endpoints only if they have a host name (with `by_name`) or one of these addresses."""
         self._running.limit_tls(by_name=by_name, addresses=addresses)
 
     @property
@@ -290,7 +290,7 @@ class Picker:
     async def start(self) -> None:
         """Listen, fill the pool, collect metrics, then become ready; raises ConfigurationError.
 
-        With leader election, it stands by instead, and is ready while it leads.
+        With leader election, the picker is ready only while it leads.
         """
         for warning in self._running.assembly.warnings:
             _log.warning("configuration", warning=str(warning))
@@ -306,13 +306,13 @@ class Picker:
         self._settings.before_ready()
         self._is_started = True
         if self.link is not None:
-            self.link.channel.send("started")  # the answer is whether to be ready
+            self.link.channel.send("started")  # the main process responds with the readiness
             return
         if self._kubernetes is not None:
             pods = IdleNodePods(self._kubernetes.cluster.api, lambda: self._running.assembly.plugins)
             self._supervisor.start("pods on idle nodes", pods.follow)
             self._kubernetes.write_events(lambda: self.config.refused)
-            self._kubernetes.discovery.pool.subscribe(lambda _: self._tell_ready())
+            self._kubernetes.discovery.pool.subscribe(lambda _: self._update_health())
         if self._kubernetes is None or self._kubernetes.election is None:
             self._set_ready(ready=True)
             return
@@ -330,14 +330,14 @@ class Picker:
         await self._running.start()
 
     def _handlers(self) -> Mapping[str, Handler]:
-        """Return what handles messages of other processes: those of the main process in a worker, or of workers."""
+        """Return the handlers of messages from the main process, in a worker, or from workers, in the main process."""
         if self.link is not None:
             return {
-                "ready": self._follow_readiness,
+                "ready": self._on_readiness,
                 "refuse": lambda _: self.refuse_waiting(),
                 "metrics": lambda _: packed_metrics(self.metrics.registry),
                 "health": lambda _: self.operators.health(),
-                "quota": lambda told: self.director.quotas.adjust(*told),
+                "quota": lambda change: self.director.quotas.adjust(*change),
                 "held": lambda _: held_requests(self.director),
                 "plugins": lambda _: plugin_states(self.plugins, lambda: self.store.latest),
             }
@@ -356,10 +356,10 @@ class Picker:
         self._supervisor.start("shadow profiles", self._shadows.run)
 
     async def stop(self, *, drain_seconds: float | None = None, enough: asyncio.Event | None = None) -> None:
-        """Drain, refuse what still waits for room, then close open streams and release resources.
+        """Drain, refuse queued requests, then close open streams and release resources.
 
-        The drain ends after its seconds (by default those of the settings), or when `enough` is set. A lease is
-        released as it begins, so that another replica is ready while this one drains.
+        The drain ends after `drain_seconds`, by default the time in the settings, or when `enough` is set. The lease is
+        released at the start of the drain, so that another replica is ready meanwhile.
         """
         self._is_stopping = True
         most_seconds = self._settings.drain_seconds if drain_seconds is None else drain_seconds
@@ -390,7 +390,7 @@ class Picker:
             await asyncio.to_thread(self._settings.tracing.close)
 
     async def refuse_waiting(self) -> None:
-        """Refuse all that waits for room, now and from now on; wait a moment for gateways to have read that."""
+        """Refuse queued and further requests, and wait briefly until gateways have read the responses."""
         await self._processes.refuse_waiting()
         await self._servers.answered(self.director.refuse_waiting())
 
@@ -398,34 +398,34 @@ class Picker:
         if ready:
             self._running.take_over(self._settings.inherited_seconds)
         self._is_ready = ready
-        self._tell_ready()
+        self._update_health()
         if ready:
             inherited = self._running.inherited
             more = {"inherited_requests": inherited} if inherited else {}
             _log.info("ready", endpoints=len(self.store.endpoints), **more, **self._servers.addresses)
 
-    def _follow_readiness(self, ready: bool) -> None:  # noqa: FBT001  a message
+    def _on_readiness(self, ready: bool) -> None:  # noqa: FBT001  a message
         if ready is not self._is_ready:
             self._set_ready(ready=ready)
 
-    def _tell_ready(self) -> None:
-        """Set the health; a picker whose parsers do not fit the pool is not serving, so that a rollout stops."""
+    def _update_health(self) -> None:
+        """Update the health service; it fails if the parsers do not match the pool, so that a rollout stops."""
         problem = self._protocol_problem if self._is_ready else ""
         if problem:
             _log.error("standing by", reason=problem)
             self._servers.extproc.stand_by()
         else:
             self._servers.extproc.set_ready(ready=self._is_ready)
-        self._processes.tell_ready(ready=self._serves)
+        self._processes.send_ready(ready=self._serves)
 
     @property
     def _serves(self) -> bool:
-        """Whether health checks say that it is ready."""
+        """Whether health checks succeed."""
         return self._is_ready and not self._protocol_problem
 
     @property
     def _protocol_problem(self) -> str:
-        """Reason that a gateway cannot send requests of its API to the pool; empty if it can."""
+        """Reason that the protocol of the pool does not match the parsers; empty if it does."""
         pool = None if self._kubernetes is None else self._kubernetes.discovery.found_pool
         if pool is None or pool.app_protocol == H2C:
             return ""
@@ -437,19 +437,19 @@ class Picker:
         async for assembly in self._follower.versions():
             try:
                 await self._running.switch(assembly)
-            except Exception as error:  # noqa: BLE001  whatever a source of endpoints raises as it starts
+            except Exception as error:  # noqa: BLE001  a source of endpoints may raise any error
                 self._follower.reject(error)
             else:
                 self._use_shadows(assembly)
                 self._follower.accept(assembly)
-                self._tell_ready()
+                self._update_health()
 
     def _use_shadows(self, assembly: Assembly) -> None:
         plugins = assembly.pipeline.of(Shadowing)
         self._shadows.use(assembly.pipeline.shadows, plugins[0].limits if plugins else None)
 
     def _build_next(self, loaded: LoadedConfig) -> Assembly:
-        """Make the plugins of a new configuration; unchanged plugins keep their state."""
+        """Build the plugins of a new configuration; unchanged plugins keep their state."""
         assembly = self._build(loaded, self.plugins)
         self._running.discovery_of(assembly)
         return assembly
@@ -464,7 +464,7 @@ class Picker:
         return assembly
 
     def _reviewing_api(self) -> KubeApi:
-        """Return the API server that knows tokens: that of the pool, or the one around; raises ConfigurationError."""
+        """Return the API server for token reviews: that of the pool, or the default one; raises ConfigurationError."""
         if self._kubernetes is not None:
             return self._kubernetes.cluster.api
         try:
@@ -472,12 +472,12 @@ class Picker:
         except ConfigurationError as error:
             raise ConfigurationError(
                 f"--metrics-endpoint-auth: {error}",
-                remedy="run in a cluster or with a kubeconfig, or say with --metrics-token-file who may read the page",
+                remedy="run in a cluster or with a kubeconfig, or set --metrics-token-file",
             ) from error
         return api
 
     def _unready_reason(self) -> str:
-        """Return why it is not ready, in one sentence; empty if it is."""
+        """Return the reason that the picker is not ready, in one sentence; empty if it is ready."""
         if self._is_ready:
             return self._protocol_problem
         if self._is_started:
@@ -486,5 +486,5 @@ class Picker:
         return f"starting: {awaited}" if awaited else "starting"
 
     def _session(self, traits: GatewayTraits, claim: Claim, metadata: Mapping[str, str]) -> Session:
-        self._processes.look()
+        self._processes.apply_batches()
         return Session(self.director, self._exchange, traits, claim, metadata)

@@ -37,12 +37,12 @@ T = TypeVar("T")
 
 _FORBIDDEN = 403
 _MOST_LISTED = 10
-"""Problems of one kind that are told one by one."""
+"""Maximum number of problems of a kind that are listed one by one."""
 _SERVICES = "/api/v1/namespaces/{namespace}/services/{name}"
 
 
 class PodCounts(msgspec.Struct, frozen=True):
-    """Pods with the labels of a pool; each is counted once, the first that applies after `matching`."""
+    """Pods with the labels of a pool; apart from `matching`, each is counted in the first field that applies."""
 
     matching: int = 0
     ended: int = 0
@@ -50,18 +50,18 @@ class PodCounts(msgspec.Struct, frozen=True):
     without_address: int = 0
     not_ready: int = 0
     without_port: int = 0
-    """Ready, but their annotation of active ports names none of the pool."""
+    """Ready pods whose annotation of active ports has no port of the pool."""
     ready: int = 0
-    """Pods that get requests."""
+    """Pods that receive requests."""
 
 
 class PoolReport(msgspec.Struct, frozen=True):
     name: str = ""
     """Empty for pods without an InferencePool."""
     found: bool = True
-    """Whether the InferencePool is there and can be decoded."""
+    """Whether the InferencePool exists and can be decoded."""
     labels: str = ""
-    """The label selector of its pods."""
+    """Label selector of its pods."""
     ports: tuple[int, ...] = ()
     protocol: str = ""
     picker_port: int | None = None
@@ -72,7 +72,7 @@ class PoolReport(msgspec.Struct, frozen=True):
     objectives: int = 0
     rewrites: int = 0
     other_pools: int = 0
-    """Objectives and rewrites in the namespace that are for other pools."""
+    """Objectives and rewrites of other pools in the namespace."""
     errors: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -97,23 +97,23 @@ class _FoundPool(NamedTuple):
 
 
 async def check_pool(api: KubeApi, source: PoolName | PodTarget, namespace: str) -> PoolReport:
-    """Return the report; kinds that cannot be listed are left out. Raises ApiUnreachableError."""
+    """Return the report without kinds that cannot be listed; raises ApiUnreachableError."""
     report, target, identity = PoolReport(), source, PoolIdentity(namespace=namespace)
     warnings: list[str] = []
     if isinstance(source, PoolName):
         try:
-            there = await list_objects(api, pools(source.group), _read_pool, namespace=namespace)
+            found = await list_objects(api, pools(source.group), _read_pool, namespace=namespace)
         except ApiError as error:
             return PoolReport(name=source.name, found=False, errors=tuple(_unlisted("InferencePools", error)))
-        item = next((each for each in there if each.id == f"{namespace}/{source.name}"), None)
+        item = next((each for each in found if each.id == f"{namespace}/{source.name}"), None)
         if item is None or item.object is None:
-            return PoolReport(name=source.name, found=False, errors=(_missing(source, item, there),))
+            return PoolReport(name=source.name, found=False, errors=(_missing(source, item, found),))
         pool, picker = item.object
         report = PoolReport(name=source.name, protocol=pool.app_protocol, picker_port=pool.picker_port)
         target = PodTarget(LabelSelector.of(pool.match_labels), pool.ports)
         identity = PoolIdentity(source.name, source.group, namespace)
         warnings += await _service_problems(api, picker, pool.picker_port, namespace)
-    assert isinstance(target, PodTarget)  # noqa: S101  of the pool, or as given
+    assert isinstance(target, PodTarget)  # noqa: S101  a PoolName was replaced above
     pods, endpoints = await _count_pods(api, target, namespace, warnings)
     objects: list[Object] = []
     for current, former in ((OBJECTIVES, LEGACY_OBJECTIVES), (REWRITES, LEGACY_REWRITES)):
@@ -135,7 +135,7 @@ async def check_pool(api: KubeApi, source: PoolName | PodTarget, namespace: str)
 
 
 class PoolFindings(NamedTuple):
-    """The reports on pools, and the problems of each and with all of them."""
+    """Reports of pools, and all their problems."""
 
     pools: tuple[PoolReport, ...] = ()
     errors: tuple[str, ...] = ()
@@ -143,7 +143,7 @@ class PoolFindings(NamedTuple):
 
 
 async def check_pools(api: KubeApi, choice: PoolChoice) -> PoolFindings:
-    """Return a report on each of these pools, with their problems; raises ApiUnreachableError."""
+    """Return the reports and problems of the selected pools; raises ApiUnreachableError."""
     names: Iterable[str] = sorted(choice.names)
     warnings: list[str] = []
     if choice.labels is not None:
@@ -170,7 +170,7 @@ async def check_pools(api: KubeApi, choice: PoolChoice) -> PoolFindings:
             *(f"InferencePool {each.name}: {error}" for each in reports for error in each.errors),
             *(
                 f"InferencePools {', '.join(named)} name {'no port' if port is None else f'port {port}'} in "
-                "spec.endpointPickerRef.port, and only the first is served: write another number for each"
+                "spec.endpointPickerRef.port, and only the first is served: write a different number for each"
                 for port, named in by_port.items()
                 if len(named) > 1
             ),
@@ -179,10 +179,10 @@ async def check_pools(api: KubeApi, choice: PoolChoice) -> PoolFindings:
     )
 
 
-def _missing(source: PoolName, item: Item[_FoundPool] | None, there: Iterable[Item[_FoundPool]]) -> str:
+def _missing(source: PoolName, item: Item[_FoundPool] | None, found: Iterable[Item[_FoundPool]]) -> str:
     if item is not None:
         return f"InferencePool {item.id}: {item.problem}"
-    names = sorted(each.id.partition("/")[2] for each in there)
+    names = sorted(each.id.partition("/")[2] for each in found)
     shown = ", ".join(names[:_MOST_LISTED]) + (", ..." if len(names) > _MOST_LISTED else "")
     others = f"it has {shown}" if names else "it has none"
     return (
@@ -194,7 +194,7 @@ def _missing(source: PoolName, item: Item[_FoundPool] | None, there: Iterable[It
 async def _count_pods(
     api: KubeApi, target: PodTarget, namespace: str, warnings: list[str]
 ) -> tuple[PodCounts | None, int]:
-    """Return the pods, None if they cannot be listed, and the number of their endpoints; add to the warnings."""
+    """Return the pods, None if they cannot be listed, and the number of endpoints; append to `warnings`."""
     try:
         items = await list_objects(api, PODS, decode_object, namespace=namespace, selector=target.selector)
     except ApiError as error:
@@ -208,7 +208,7 @@ async def _count_pods(
     if not items:
         warnings.append(f"no pod of namespace {namespace} has the labels {labels}: requests get 503 until one does")
     elif not any(served):
-        warnings.append(f"of {len(items)} pods with the labels {labels} none is ready: requests get 503 until one is")
+        warnings.append(f"none of {len(items)} pods with the labels {labels} is ready: requests get 503 until one is")
     return counts, sum(served)
 
 
@@ -226,7 +226,7 @@ def _state(pod: Pod, served: int) -> str:
 
 
 async def _policies(api: KubeApi, current: Resource, former: Resource, namespace: str) -> tuple[Item[Object], ...]:
-    """Return the objects of the current group, or of the former one where that is not installed."""
+    """Return the objects of the current group, or of the former group if the current one is not installed."""
     for resource in (current, former):
         try:
             return await list_objects(api, resource, decode_object, namespace=namespace)
@@ -237,7 +237,7 @@ async def _policies(api: KubeApi, current: Resource, former: Resource, namespace
 
 
 def _unlisted(title: str, error: ApiError) -> Iterator[str]:
-    """Yield why objects cannot be listed; not that they are forbidden or not installed, which is told of their kind."""
+    """Yield the error of a failed list, except for forbidden and missing kinds, which the report on access has."""
     if error.status != _FORBIDDEN and error.status not in ABSENT:
         yield f"{title} could not be listed: {error}"
 
@@ -250,7 +250,7 @@ def _problems(kind: str, items: Iterable[Item[T]]) -> Iterator[str]:
 
 
 async def _service_problems(api: KubeApi, picker: _PickerReference, port: int | None, namespace: str) -> list[str]:
-    """Return the problems of the Service that gateways ask; empty if it may not be read."""
+    """Return the problems of the Service that gateways use; empty if reading it is forbidden."""
     if picker.kind != "Service" or picker.group or not picker.name:
         return []
     try:
@@ -265,7 +265,7 @@ async def _service_problems(api: KubeApi, picker: _PickerReference, port: int | 
     ports = [each.port for each in service.ports]
     if port is None or port in ports:
         return []
-    wrong = f"Service {picker.name} has no port {port}, but {', '.join(map(str, ports)) or 'none'}"
+    wrong = f"Service {picker.name} has no port {port}; it has {', '.join(map(str, ports)) or 'none'}"
     return [f"endpointPickerRef: {wrong}: write the port of ext_proc"]
 
 
@@ -273,34 +273,34 @@ def _read_pool(document: Mapping[str, object]) -> _FoundPool:
     pool = read_inference_pool(document)
     try:
         return _FoundPool(pool, convert(document, _PickerReference))
-    except ValueError:  # for gateways only
+    except ValueError:  # the reference is only for gateways
         return _FoundPool(pool, _PickerReference())
 
 
 _MOST_SENTENCES = 100
-_TOLD_BY_THE_POOL = frozenset(each.kind for each in (PODS, *POLICIES, pools(POOL_GROUP)))
-"""Kinds whose invalid objects the report on the pool has."""
+_KINDS_OF_POOL_REPORT = frozenset(each.kind for each in (PODS, *POLICIES, pools(POOL_GROUP)))
+"""Kinds whose invalid objects are in the report on the pool."""
 
 
 async def check_objects(api: KubeApi, readers: Iterable[ObjectReader[Any]], namespace: str) -> tuple[str, ...]:
-    """Return the problems that plugins report of the objects they read: rejected objects, and ignored values.
+    """Return rejected objects and ignored values, as the plugins that read them report them.
 
-    Up to 100 sentences for each plugin. Kinds that cannot be listed are left out. Raises ApiUnreachableError.
+    At most 100 sentences for each plugin, without kinds that cannot be listed. Raises ApiUnreachableError.
     """
     found: dict[str, None] = {}
     for reader in readers:
         await reader.objects_changed([await _objects(api, reader, kind, namespace) for kind in reader.kinds])
         inputs = reader.inputs
-        said = [sentence for sentence in map(str, (*inputs.problems, *inputs.ignored)) if sentence not in found]
-        said += [remark for remark in inputs.remarks if remark not in found]
-        found |= dict.fromkeys(said[:_MOST_SENTENCES])
-        if (more := len(said) - _MOST_SENTENCES) > 0:
-            found[f"cluster: and {more} more problems that {reader.name} has with objects"] = None
+        reported = (*map(str, (*inputs.problems, *inputs.ignored)), *inputs.remarks)
+        new = [sentence for sentence in reported if sentence not in found]
+        found |= dict.fromkeys(new[:_MOST_SENTENCES])
+        if (more := len(new) - _MOST_SENTENCES) > 0:
+            found[f"cluster: and {more} more object problems of {reader.name}"] = None
     return tuple(found)
 
 
 async def _objects(api: KubeApi, reader: ObjectReader[Any], kind: ObjectKind, namespace: str) -> ObjectsOfKind:
-    """Return the objects, from where a picker reads them."""
+    """Return the objects that a picker would read."""
     resource, items = resource_of(kind), tuple[Item[Any], ...]()
     places = [""] if resource.everywhere or not resource.namespaced else [namespace]
     if resource.everywhere and not kind.everywhere:
@@ -316,6 +316,6 @@ async def _objects(api: KubeApi, reader: ObjectReader[Any], kind: ObjectKind, na
     problems = tuple(
         InputProblem("cluster", f"{kind.kind} {item.id}", item.problem)
         for item in items
-        if item.problem and kind.kind not in _TOLD_BY_THE_POOL
+        if item.problem and kind.kind not in _KINDS_OF_POOL_REPORT
     )
     return ObjectsOfKind(kind, objects, frozenset(objects), problems)

@@ -47,7 +47,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolChoice:
-    """The InferencePools of a namespace that are served: those with these names, or those with these labels."""
+    """Selection of InferencePools of a namespace, by names or by labels."""
 
     namespace: str
     names: frozenset[str] = frozenset()
@@ -57,27 +57,27 @@ class PoolChoice:
 
     @property
     def selector(self) -> dict[str, str]:
-        """The labels as a parameter of the Kubernetes API."""
+        """Labels as a parameter of the Kubernetes API."""
         return {} if self.labels is None else {"labelSelector": str(self.labels)}
 
     def of(self, pools: Iterable[InferencePool]) -> list[InferencePool]:
-        """Return those of the pools that the API server returned for `selector`, the oldest first."""
+        """Return the selected pools, oldest first, given the pools that match `selector`."""
         return sorted((pool for pool in pools if not self.names or pool.name in self.names), key=_age)
 
 
 class _Member:
-    """A pool that is served, or that is tried again and again until it can be."""
+    """A selected pool, served or retried."""
 
     def __init__(self, name: str, port: int) -> None:
         self.name = name
         self.port = port
         self.picker: Picker | None = None
-        """None until it has started."""
+        """None while the pool is not served."""
         self.problem = ""
-        """Reason that the pool is not served; empty while it is, or is about to be."""
+        """Reason that the pool is not served; empty while it is served or starting."""
         self.tried = asyncio.Event()
         self.left = asyncio.Event()
-        """Set once the pool is gone, or has another port."""
+        """Set when the pool is removed or its port changes."""
 
     @property
     def health(self) -> Mapping[str, object]:
@@ -87,20 +87,19 @@ class _Member:
 
 
 class Pools:
-    """Start it, wait for something else, stop it: as with one `Picker`.
+    """Several pools in one process, between `start` and `stop`.
 
-    A pool that cannot be served, because of its configuration or its port, is tried again every five seconds; the
-    others are served meanwhile.
+    A pool that cannot be served, because of its configuration or its port, is retried every five seconds; this does not
+    affect other pools.
     """
 
     def __init__(
         self, settings: PickerSettings, choice: PoolChoice, settings_of: Callable[[str, int], PickerSettings]
     ) -> None:
-        """Prepare; raises ConfigurationError.
+        """Read the configuration of the API server; raises ConfigurationError.
 
-        `settings` are those of the process: the ports for operators, and the port of pools that name none.
-        `settings_of` returns those of a pool, given its name and its port, and raises ConfigurationError; it is called
-        in a thread.
+        `settings` apply to the process: the ports for operators, and the port of pools that name none. `settings_of`
+        returns the settings of a pool, given its name and port, or raises ConfigurationError; it is called in a thread.
         """
         self._settings = settings
         self._choice = choice
@@ -115,7 +114,7 @@ class Pools:
         self._left_out: tuple[str, ...] = ()
         """Names of pools beyond the limit."""
         self._serving: set[asyncio.Task[None]] = set()
-        """One task for each pool, until its picker has stopped."""
+        """A task for each pool, until its picker has stopped."""
         self._is_started = False
         self._is_stopping = False
         self._enough = asyncio.Event()
@@ -144,7 +143,7 @@ class Pools:
         self._servers = Servers(_no_session, served, server, settings.page)
 
     async def start(self) -> None:
-        """Listen, find the pools, and wait until each is served or known not to be; raises ConfigurationError."""
+        """Listen, list the pools, and wait until each is served or has failed; raises ConfigurationError."""
         choice = self._choice
         try:
             await self._servers.open()
@@ -166,17 +165,17 @@ class Pools:
             raise ConfigurationError(self._admin_problem)
         self._settings.before_ready()
         self._is_started = True
-        self._tell_ready()
+        self._update_health()
         admin = {}
         if self._admin is not None and self._admin.port:
             admin["admin"] = shown_listening(self._admin.address.host, self._admin.port)
         _log.info("ready", pools=sorted(self._members), **self._servers.addresses, **admin)
 
     async def stop(self, *, enough: asyncio.Event | None = None) -> None:
-        """Drain all pools at once, until `enough` is set at the latest, and release everything."""
+        """Drain all pools concurrently, at most until `enough` is set, and release all resources."""
         self._is_stopping = True
         if enough is not None:
-            self._supervisor.start("drain", partial(_pass_on, enough, self._enough))
+            self._supervisor.start("drain", partial(_forward, enough, self._enough))
         self._servers.extproc.set_ready(ready=False)
         for member in self._members.values():
             member.left.set()
@@ -191,7 +190,7 @@ class Pools:
             await asyncio.to_thread(self._settings.tracing.close)
 
     def _update(self) -> None:
-        """Serve the pools that there are now, and no others."""
+        """Serve exactly the selected pools."""
         if self._found is None or self._is_stopping:
             return
         chosen = self._choice.of(self._found.objects.values())
@@ -200,7 +199,7 @@ class Pools:
         wanted = {pool.name: pool.picker_port or default for pool in chosen[:MOST_POOLS]}
         for name, member in tuple(self._members.items()):
             if wanted.get(name) != member.port:
-                _log.info("pool left" if name not in wanted else "pool has another port", pool=name)
+                _log.info("pool removed" if name not in wanted else "pool port changed", pool=name)
                 member.left.set()
                 del self._members[name]
         for name, port in wanted.items():
@@ -211,8 +210,8 @@ class Pools:
                 task.add_done_callback(self._serving.discard)
 
     async def _serve(self, member: _Member) -> None:
-        """Serve a pool until it has left; try again while it cannot be served."""
-        structlog.contextvars.bind_contextvars(pool=member.name)  # in the log lines of this task and of its own
+        """Serve a pool until it is removed; retry after failures."""
+        structlog.contextvars.bind_contextvars(pool=member.name)  # for the log lines of this task and its subtasks
         while not member.left.is_set():
             try:
                 if await self._run(member):
@@ -220,7 +219,7 @@ class Pools:
                 problem = ""
             except ConfigurationError as error:
                 problem = str(error)
-            except Exception as error:  # noqa: BLE001  of plugins, say: other pools are served on
+            except Exception as error:  # noqa: BLE001  such as a plugin error, which must not affect other pools
                 problem = described(error)
                 if problem != member.problem:
                     _log.exception("pool failed")
@@ -232,12 +231,12 @@ class Pools:
         member.tried.set()
 
     async def _run(self, member: _Member) -> bool:
-        """Run the picker of a pool until the pool has left; raises ConfigurationError."""
+        """Run the picker of a pool until the pool is removed; raises ConfigurationError."""
         first = next((each for each in self._members.values() if each.port == member.port), member)
         if first is not member and member.port:
             raise ConfigurationError(
-                f"port {member.port} is that of InferencePool {first.name}: give each InferencePool another number in "
-                "spec.endpointPickerRef.port, which its Service maps to the same port of this picker"
+                f"port {member.port} is used by InferencePool {first.name}: write a different number for each "
+                "InferencePool in spec.endpointPickerRef.port, and map it to this port of the picker in the Service"
             )
         settings = await asyncio.to_thread(self._settings_of, member.name, member.port)
         picker = await asyncio.to_thread(Picker, of_pool(settings, self._cluster, self._hubs, self._pages))
@@ -248,17 +247,17 @@ class Pools:
             self._open_admin()
             member.picker, member.problem = picker, ""
             member.tried.set()
-            self._tell_ready()
+            self._update_health()
             await member.left.wait()
         finally:
             member.picker = None
             self._admin_routes.pop(member.name, None)
-            self._tell_ready()
+            self._update_health()
             await picker.stop(enough=self._enough)
         return True
 
     def _open_admin(self) -> None:
-        """Open the admin port once the first pool is served: its routes are those of all."""
+        """Open the admin port when the first pool is served; all pools have the same routes."""
         if self._admin is None or self._admin.port:
             return
         like = next(iter(self._admin_routes.values()))
@@ -268,31 +267,28 @@ class Pools:
             self._admin_problem = f"the admin port {refusal(self._admin.address, error)}"
             _log.error("admin port not open", reason=self._admin_problem)
 
-    def _tell_ready(self) -> None:
+    def _update_health(self) -> None:
         self._servers.extproc.set_ready(ready=self._is_started and not self._is_stopping and self._serves)
 
     @property
     def _serves(self) -> bool:
-        """Whether a pool is served, or there is none to serve."""
+        """Whether a pool is served, or none is selected."""
         return any(member.picker for member in self._members.values()) or not (self._members or self._missing)
 
     @property
     def _missing(self) -> Sequence[str]:
-        """Names that no InferencePool has."""
+        """Selected names without an InferencePool."""
         return sorted(self._choice.names - self._members.keys())
 
     def _health(self) -> Mapping[str, object]:
-        """Return what `/healthz` shows; called in any thread."""
+        """Return the content of `/healthz`; thread-safe."""
         states = {name: dict(member.health) for name, member in sorted(self._members.items())}
         for name in self._missing:
             states[name] = {"ready": False, "reason": f"there is no InferencePool {self._choice.namespace}/{name}"}
         for name in self._left_out:
-            states[name] = {"ready": False, "reason": f"one process serves {MOST_POOLS} pools at most"}
-        ready = (
-            self._is_started
-            and not self._is_stopping
-            and (not states or any(state.get("ready") for state in states.values()))
-        )
+            states[name] = {"ready": False, "reason": f"one process serves at most {MOST_POOLS} pools"}
+        serves = not states or any(state.get("ready") for state in states.values())
+        ready = self._is_started and not self._is_stopping and serves
         found = self._found
         return {
             "ready": ready,
@@ -322,21 +318,21 @@ class Pools:
                 yield name, picker
 
     def _slowest_call(self) -> tuple[float, str]:
-        """Return the longest call of a plugin since the last one that was told, of all pools."""
+        """Return seconds and plugin of the longest call of all pools since the last call of this function."""
         return max((picker.metrics.slowest_call() for _, picker in self._pickers), default=_NO_CALL)
 
     def _scores(self, local: str) -> Mapping[str, object]:
-        """Return the room for requests in each cluster, of all pools."""
+        """Return the free capacity of each cluster for all pools."""
         lists: list[Mapping[str, Any]] = [picker.operators.cluster_scores(local) for _, picker in self._pickers]
         return {**(lists[0] if lists else {}), "items": [item for each in lists for item in each["items"]]}
 
     def _plugin_states(self) -> web.RouteDef:
-        """Return the page with the state of plugins, for the event loop that runs now."""
+        """Return the route of the page with plugin states, for the running event loop."""
         is_open = self._access is None and self._settings.page.token_file is None
         return plugin_state_route(LoopCalls(asyncio.get_running_loop()), self._states_in_pool, needs_loopback=is_open)
 
     async def _states_in_pool(self, request: web.Request) -> Mapping[str, object]:
-        """Return the states of the plugins of the pool that the request names; raises AdminError for an unknown one."""
+        """Return the plugin states of the pool in the request; raises AdminError for an unknown pool."""
         name, pickers = read_one(request, "pool"), dict(self._pickers)
         if name not in pickers:
             known = f"write one of {', '.join(pickers)}" if pickers else "see /healthz"
@@ -348,7 +344,7 @@ class Pools:
         return {name: each for _, picker in self._pickers for name, each in picker.operators.explanations().items()}
 
 
-async def _pass_on(event: asyncio.Event, other: asyncio.Event) -> None:
+async def _forward(event: asyncio.Event, other: asyncio.Event) -> None:
     await event.wait()
     other.set()
 
@@ -359,4 +355,4 @@ def _age(pool: InferencePool) -> tuple[bool, float, str]:
 
 
 def _no_session(*_: object) -> NoReturn:
-    raise AssertionError("no connections arrive here: each pool has a server of its own")
+    raise AssertionError("the process accepts no ext_proc connections: each pool has its own server")

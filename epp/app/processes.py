@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connects a picker with its other processes and with other pickers: shared state, messages, connections."""
+"""Communication of a picker with its worker processes and with other pickers of the pool."""
 
 import asyncio
 import os
@@ -37,9 +37,9 @@ from epp.sharing.rings import Rings, shared_memory
 from epp.sharing.stream import SharedStream
 
 _ALL_WORKERS_SECONDS, _FIRST_WORKER_SECONDS = 20.0, 40.0
-"""Longest times for workers to start: for all of them, and from then on for the first."""
+"""Longest wait for the start of all workers, and the further wait for the first one."""
 _CATCH_UP_SECONDS = 2.0
-"""Time to read what other pickers shared before this one is ready."""
+"""Longest wait for the state of other pickers before this one is ready."""
 _REFUSE_SECONDS = 3.0
 _HEALTH_SECONDS = 1.0
 
@@ -47,7 +47,7 @@ _log = structlog.get_logger()
 
 
 class Processes:
-    """Other processes of this picker, and other pickers; a single process that shares nothing has neither."""
+    """Connections to the other processes of this picker, and to other pickers; none for a single process."""
 
     def __init__(
         self,
@@ -60,18 +60,18 @@ class Processes:
         picks: Callable[[], Mapping[str, int]],
         config: Callable[[], ConfigInEffect | None],
     ) -> None:
-        """Prepare; `picks` returns how often this process picked each endpoint, by id, `config` that of new workers.
+        """Prepare; `picks` returns the picks of this process by endpoint id, `config` the configuration for workers.
 
-        Raises ConfigurationError for a shared state that cannot be used.
+        Raises ConfigurationError for unusable settings of shared state.
         """
         self.link = settings.link
-        """The connection to the main process, in a worker."""
+        """Connection to the main process; None in the main process."""
         self.stream: SharedStream | None = None
-        """The connection to other pickers; None without --shared-state."""
+        """Connection to other pickers; None without --shared-state."""
         self.workers: Workers | None = None
-        """Workers of the main process, once it has opened its servers."""
+        """Workers of the main process; None before `open`."""
         self.acceptor: Connections | None = None
-        """Accepts the connections of the main process, for its workers."""
+        """Accepts connections in the main process, for its workers."""
         self._health = WorkersHealth(lambda: self.counts)
         self._metrics: MergedMetrics | None = None
         self._own_picks = picks
@@ -95,7 +95,6 @@ class Processes:
             SharedFailures(director.outliers, store),
             director.quotas.share(name, WhenAlone(settings.sharing.quotas_when_alone)),
         )
-
         self._exchange = Exchange(
             name, _shareables(own, assembly), store.snapshot, clock, randbits(64), defers=has_workers
         )
@@ -123,15 +122,15 @@ class Processes:
 
     @property
     def counts(self) -> Counts:
-        """The number of workers, by state; may be read in any thread."""
+        """Number of workers by state; thread-safe."""
         return Counts() if self.workers is None else self.workers.counts
 
     def health(self, own: Mapping[str, object]) -> Mapping[str, object]:
-        """Return the state of this process and its workers as one; may be called in any thread."""
+        """Return the combined health of this process and its workers; thread-safe."""
         return own if self.workers is None else self._health.with_workers(own)
 
     def page_of(self, own: CollectorRegistry) -> CollectorRegistry:
-        """Return the metrics of all processes, given those of this one."""
+        """Return the metrics of all processes, given the metrics of this one."""
         if self._relay is None:
             return own
         show_processes(own, lambda: self.counts)
@@ -140,33 +139,33 @@ class Processes:
 
     @property
     def picks(self) -> Mapping[str, int]:
-        """Number of picks of each endpoint by all processes, by id; for the event loop."""
+        """Number of picks of all processes by endpoint id; for use in the event loop."""
         return self._own_picks() if self._counts is None else self._counts.picks
 
-    def look(self) -> None:
-        """Apply new batches of other processes, before a request is routed."""
+    def apply_batches(self) -> None:
+        """Apply new batches of other processes, in a worker; called before each request."""
         if self.link is not None and self._reader is not None:
             self._reader.poll()
 
     async def complete(self) -> None:
-        """Apply the batches that the main process needs only to simulate a request or to show its plugins."""
+        """Apply batches that the main process needs only for simulations and plugin states."""
         if self._relay is not None:
             await self._relay.complete()
 
     async def answers(self, kind: str, most_seconds: float) -> Sequence[Any]:
-        """Return the answers of workers to a call, None of one that does not answer in time."""
+        """Return the responses of workers to a call, None for each late response."""
         return tuple((await ask(self._channels(), kind, most_seconds)).values())
 
     async def open(self, server: ExtProcServer, handlers: Mapping[str, Handler], is_ready: Callable[[], bool]) -> None:
-        """Start workers, or connect to the main process; `handlers` are for messages of the other side."""
+        """Start workers, or connect to the main process; `handlers` process the messages of the other side."""
         if self._relay is not None and self.acceptor and self._counts is not None and self._memory is not None:
             shared = {"counted": self._counts.add, **handlers}
             report = self.acceptor.report
 
             def greeting() -> Iterator[tuple[str, object]]:
                 yield "ready", is_ready()
-                for told in self._quotas.set_quotas.items():
-                    yield "quota", told
+                for change in self._quotas.set_quotas.items():
+                    yield "quota", change
 
             self.workers = Workers(
                 self._settings.workers,
@@ -197,7 +196,7 @@ class Processes:
 
     @property
     def tasks(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
-        """Names and calls of the background tasks."""
+        """Background tasks by name."""
         if self.link is not None:
             yield "main process", self.link.run
         if self._receiver is not None:
@@ -205,7 +204,7 @@ class Processes:
         if self._counter is not None:
             yield "counts of endpoints", self._counter.run
         if self.workers is not None:
-            yield "reloads of workers", partial(_pass_on_reloads, self.workers)
+            yield "reloads of workers", partial(_forward_reloads, self.workers)
             yield "health of workers", partial(_refresh_health, self._health, self.workers)
         if self._publisher is not None and self._reader is not None:
             yield "shared state of workers", self._publisher.run
@@ -214,30 +213,30 @@ class Processes:
             yield "shared state", self.stream.run
 
     async def catch_up(self) -> None:
-        """Read the state of others, once the endpoints are known; raises ConfigurationError if no worker starts."""
+        """Wait for workers and for the state of other pickers; raises ConfigurationError if no worker starts."""
         if self.stream is not None:
             self.stream.begins.set()
         if self.stream is not None and not await self.stream.caught_up(_CATCH_UP_SECONDS):
-            _log.warning("start without all that other pickers shared", server=self.stream.name)
+            _log.warning("starting before the state of other pickers was read completely", server=self.stream.name)
         if self.link is not None and self._reader is not None:
             await self._reader.caught_up.wait()
         if self.workers is not None and not await self.workers.started(
             all_seconds=_ALL_WORKERS_SECONDS, first_seconds=_FIRST_WORKER_SECONDS
         ):
-            raise ConfigurationError("--workers: none of the workers has started: see their log lines")
+            raise ConfigurationError("--workers: no worker has started: see their log lines")
 
-    def tell_ready(self, *, ready: bool) -> None:
-        """Tell workers how to answer health checks."""
+    def send_ready(self, *, ready: bool) -> None:
+        """Send workers the result of health checks."""
         if self.workers is not None:
             self.workers.send("ready", ready)
 
-    def tell_quota(self, tenant: str, quota: Quota | None) -> None:
-        """Tell workers of a quota that was set on the admin port, or taken back."""
+    def send_quota(self, tenant: str, quota: Quota | None) -> None:
+        """Send workers a quota that was set on the admin port; None if it was removed."""
         if self.workers is not None:
             self.workers.send("quota", (tenant, quota))
 
     async def refuse_waiting(self) -> None:
-        """Let workers refuse the requests that wait for room."""
+        """Refuse the queued requests of workers."""
         if self._relay is not None:
             await ask(self._channels(), "refuse", _REFUSE_SECONDS)
 
@@ -257,29 +256,29 @@ class Processes:
 
 
 def _shareables(own: tuple[Shareable, ...], assembly: Callable[[], Assembly]) -> Callable[[], tuple[Shareable, ...]]:
-    """Return a function: its result is `own` and the plugins of the present configuration that share their state."""
+    """Return a function that returns `own` and the plugins of the current configuration that share their state."""
     known: Assembly | None = None
     found = own
 
     def current() -> tuple[Shareable, ...]:
         nonlocal known, found
-        if (present := assembly()) is not known:
-            known = present
-            found = (*own, *(plugin for plugin in present.plugins if isinstance(plugin, Shareable)))
+        if (in_effect := assembly()) is not known:
+            known = in_effect
+            found = (*own, *(plugin for plugin in in_effect.plugins if isinstance(plugin, Shareable)))
         return found
 
     return current
 
 
 async def _read(reader: Reader, link: Link | None) -> None:
-    """Read what other processes share: in a worker, once it knows the endpoints."""
+    """Read the state that other processes share; a worker waits for its endpoints first."""
     if link is not None:
         await link.filled.wait()
     await reader.run()
 
 
-async def _pass_on_reloads(workers: Workers) -> None:
-    """Let workers read files again when this process is asked to."""
+async def _forward_reloads(workers: Workers) -> None:
+    """Forward reload requests to workers."""
     async for _ in RELOADS.each():
         workers.send("reload")
 

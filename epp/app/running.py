@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One pool under one configuration, which can be started, switched to the next one, and stopped."""
+"""A pool with its configuration in effect, which another configuration can replace."""
 
 import asyncio
 import math
@@ -47,18 +47,17 @@ from epp.telemetry.metrics import Metrics
 from epp.telemetry.pool_series import GAUGE_DERIVATIONS
 
 _FAILING_SHOWN = 20
-_LOOKS = 150
-"""Looks for the first reports, 3 s together: a silent endpoint has failed after a second, and in a pool of thousands
-the polls take their turns."""
-_LOOK_SECONDS = 0.02
+_CHECKS = 150
+"""Checks for the first reports, in 3 s: a silent endpoint fails after one second, a large pool takes longer."""
+_CHECK_SECONDS = 0.02
 _TAGGING_SECONDS = 1.0
-"""Time in which endpoints are tagged after the start, as a rule."""
+"""Usual time until endpoints are tagged after the start."""
 
 _log = structlog.get_logger()
 
 
 class RunningConfig:
-    """Owns the datastore, the director and every background task of one pool."""
+    """Owns the datastore, the director and the background tasks of a pool."""
 
     def __init__(
         self,
@@ -72,10 +71,10 @@ class RunningConfig:
         observers: tuple[DirectorObserver, ...] = (),
         ask: Ask | None = None,
     ) -> None:
-        """Prepare; `discovery` takes precedence over that of the assembly. Raises ConfigurationError for none.
+        """`discovery` takes precedence over that of the assembly; raises ConfigurationError if both are missing.
 
-        `readers` has access to the cluster of the pool; without it, plugins that read its objects get none. With
-        `ask`, another process polls and tags the endpoints: it is asked for urgent polls.
+        Without `readers`, plugins get no objects of the cluster. With `ask`, another process polls and tags the
+        endpoints; `ask` requests urgent polls from it.
         """
         self._collects = ask is None
         self._clock = clock
@@ -114,7 +113,7 @@ class RunningConfig:
         self.director.outliers.ask = ask or self._collector.ask
         self._collector.call_on_connection_end(self.director.outliers.suspect)
         self.awaited = ""
-        """The step that the start waits for, as text; any thread may read it."""
+        """Step that the start waits for, as text; thread-safe."""
         self._report = EndpointReport(
             self._collector.conditions,
             lambda: self._discovery.unresolved,
@@ -131,33 +130,33 @@ class RunningConfig:
 
     @property
     def endpoint_states(self) -> Sequence[EndpointState]:
-        """The states of all endpoints; may be read in any thread."""
+        """States of all endpoints; thread-safe."""
         return self._report.states
 
     @property
     def source_states(self) -> Sequence[SourceState]:
-        """The sources of endpoints, if there are several, or the only one has failed; may be read in any thread."""
+        """States of the sources of endpoints; empty for a single source without failure. Thread-safe."""
         found = self._discovery
         return found.states if isinstance(found, SeveralSources) and found.is_reported else ()
 
     def source_of(self, identity: str) -> str:
-        """Return the name of the source of an endpoint, given its id; empty if there are not several."""
+        """Return the name of the source of an endpoint, given its id; empty for a single source."""
         return self._discovery.source_of(identity) if isinstance(self._discovery, SeveralSources) else ""
 
     @property
     def inherited(self) -> int:
-        """Requests in flight that this picker found when it took over; may be read in any thread."""
+        """Number of inherited requests that are still in flight; thread-safe."""
         return int(self.store.latest.column(INHERITED).sum())
 
     @property
     def has_tls_endpoints(self) -> bool:
-        """Whether an endpoint speaks HTTPS, in the pool or left out of it for now."""
+        """Whether an endpoint uses HTTPS, including unresolved endpoints."""
         in_pool = any(endpoint.tls for endpoint in self.store.endpoints)
         return in_pool or any(one.tls for one in self._discovery.unresolved)
 
     @property
     def tenants(self) -> Iterator[str]:
-        """The tenants whose quotas are under their names in the configuration, or in objects; may be many."""
+        """Tenants with a quota of their own in the configuration or in objects."""
         for source in self.assembly.instances.of(QuotaSource):
             yield from source.named_quotas
 
@@ -167,19 +166,19 @@ class RunningConfig:
         verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
         if endpoint is None:
             return Verdict.SILENT
-        self._collector.ask(endpoint, lambda told: None if verdict.done() else verdict.set_result(told))
+        self._collector.ask(endpoint, lambda found: None if verdict.done() else verdict.set_result(found))
         return await verdict
 
     def discovery_of(self, assembly: Assembly) -> Discovery[Any]:
-        """Return the source of endpoints under a configuration; raises ConfigurationError where there is none."""
+        """Return the source of endpoints for a configuration; raises ConfigurationError if there is none."""
         given, sources = self._given_discovery, assembly.sources
         if given is not None and not self._collects:
             return given
         if any(isinstance(source.plugin, PoolDiscovery) for source in sources):
             if given is None:
                 raise ConfigurationError(
-                    f"{POOL_SOURCE} stands for the endpoints that flags name, and none does: give --pool-name, "
-                    f"--endpoint-selector, --endpoints or --objects, or remove {POOL_SOURCE} from dataLayer.discovery"
+                    f"{POOL_SOURCE} needs a flag for endpoints: set --pool-name, --endpoint-selector, --endpoints or "
+                    f"--objects, or remove {POOL_SOURCE} from dataLayer.discovery"
                 )
             sources = tuple(
                 each._replace(plugin=given) if isinstance(each.plugin, PoolDiscovery) else each for each in sources
@@ -215,12 +214,12 @@ class RunningConfig:
         self.director.is_closed = False
 
     def take_over(self, seconds: float) -> None:
-        """Count what endpoints have under way as sent from here, for so long: by the picker before this one."""
+        """Count the requests that endpoints report now as inherited, for at most `seconds`."""
         self.store.inherit(seconds)
-        self.store.snapshot()  # for readers of the latest
+        self.store.snapshot()  # for readers of `latest`
 
     async def switch(self, assembly: Assembly) -> None:
-        """Put another configuration into effect; raises ConfigurationError, with nothing changed, where it cannot."""
+        """Put another configuration into effect; raises ConfigurationError and keeps the current one on failure."""
         discovery = self.discovery_of(assembly)
         self._collector.checked(self._feeds(assembly))
         try:
@@ -234,7 +233,7 @@ class RunningConfig:
                 taggers = self._taggers(assembly)
                 tagged = await self._tagging.tags_of(lambda: source_pool.withheld, taggers)
                 await self._tagging.replace_with_pool(taggers, source_pool.withheld, tagged, derivations)
-                # until `use` in the same turn as the change: the filters before know nothing of the new pool
+                # no await from here to `use`: the earlier filters do not know the new pool
                 source_pool.opened()
                 self._source_pool.close()
                 self._discovery, self._source_pool = discovery, source_pool
@@ -250,7 +249,7 @@ class RunningConfig:
                 self._readers.keep(self._readings(self.assembly))
                 await self._readers.hubs.close_unused()
         self._sync_tasks()
-        await asyncio.sleep(0)  # requests between two long steps
+        await asyncio.sleep(0)  # serves requests between two long steps
         self._collector.trust_for(_trusted_seconds(assembly))
         await self._collector.replace(self._feeds(assembly))
         await _close(feed for feed in before.feeds if all(feed.source is not kept.source for kept in assembly.feeds))
@@ -261,30 +260,28 @@ class RunningConfig:
         await _close(self.assembly.feeds)
 
     async def _await_first_reports(self) -> None:
-        """Wait until each endpoint has been asked for its load once, whatever came of it, but not long."""
+        """Wait until each endpoint was polled once, successfully or not, at most about three seconds."""
         untried = self._collector.untried
-        for _ in range(_LOOKS):  # not for a time, in which this program may have been busy with its own start
+        for _ in range(_CHECKS):  # not a timeout: the event loop may be busy during the start
             if not untried:
                 break
-            self.awaited = f"first reports of endpoints: {untried} to come"
-            await asyncio.sleep(_LOOK_SECONDS)
+            self.awaited = f"first reports of endpoints: {untried} missing"
+            await asyncio.sleep(_CHECK_SECONDS)
             untried = self._collector.untried
         self.awaited = ""
         if untried:
-            _log.warning(
-                "start without the first reports of all endpoints: the load of some is unknown", endpoints=untried
-            )
+            _log.warning("starting before all endpoints have reported: the load of some is unknown", endpoints=untried)
 
     async def _refresh_gauges(self) -> None:
         while True:
-            snapshot = self.store.snapshot()  # while a large pool changes, there are others meanwhile
+            snapshot = self.store.snapshot()  # one snapshot for all gauges
             await run_in_steps(snapshot.derive_ahead(GAUGE_DERIVATIONS))
             self._metrics.refresh_pool(snapshot, self.director.flow)
             self._metrics.refresh_quotas(self.director.quotas, self.tenants)
             await asyncio.sleep(self._gauge_seconds)
 
     async def _watch_prices(self) -> None:
-        """Say which endpoints lack a price, once they are tagged, and after changes."""
+        """Log endpoints without a price, after they are tagged and after changes."""
         watch = PriceWatch()
         await asyncio.sleep(_TAGGING_SECONDS)
         while True:
@@ -294,7 +291,7 @@ class RunningConfig:
             await asyncio.sleep(self._gauge_seconds)
 
     async def _connect_readers(self, assembly: Assembly) -> None:
-        """Let further plugins read objects of the cluster, before endpoints are tagged."""
+        """Connect new plugins to objects of the cluster, before endpoints are tagged."""
         if self._readers is not None:
             await self._readers.connect(self._readings(assembly), self._retag)
             if self._readers.cluster is not None:
@@ -302,7 +299,7 @@ class RunningConfig:
         for plugin in assembly.plugins:
             if isinstance(plugin, ObjectNotifications):
                 _log.warning(
-                    "plugin has no effect: the endpoints are not the pods of a cluster, which it would read objects of",
+                    "plugin has no effect: it reads objects of a cluster, and the endpoints are not pods of a cluster",
                     plugin=plugin.name,
                     remedy="start with --pool-name or --endpoint-selector, or remove it from the configuration",
                 )
@@ -326,11 +323,11 @@ class RunningConfig:
         return assembly.taggers if self._collects else ()
 
     def _readings(self, assembly: Assembly) -> Sequence[Reading]:
-        """Return the readings of plugins; in a worker without plugins that only tag: the main process sends tags."""
+        """Return the readings of plugins. A worker omits plugins that only tag, because the main process sends tags."""
         return [each for each in assembly.readings if self._collects or not _only_tags(each.reader)]
 
     def _sync_tasks(self) -> None:
-        """Run one task for each plugin in use that follows files or another source of its own, and no others."""
+        """Run exactly one task for each plugin in use that follows files or another source."""
         wanted: dict[tuple[str, Plugin[Any]], tuple[Callable[[], Awaitable[None]], str]] = {}
         for follower in self.assembly.instances.of(Follower):
             wanted["follower", follower] = follower.follow, f"follower {follower.name}"
@@ -346,13 +343,13 @@ class RunningConfig:
 
 
 def _only_tags(plugin: Plugin[Any]) -> bool:
-    """Whether it only produces tags of endpoints, which workers get from the main process."""
+    """Return whether the plugin only tags endpoints; workers get the tags from the main process."""
     roles = set(roles_of(type(plugin)))
     return Tagger in roles and roles <= {Tagger, ObjectReader, Follower, DataSource}
 
 
 def _trusted_seconds(assembly: Assembly) -> float:
-    """Return the least age from which a plugin or a profile does not trust metrics; infinite if all do."""
+    """Return the shortest age at which a plugin or profile ignores metrics; infinite if none does."""
     plugins = (plugin.oldest_metrics_seconds for plugin in assembly.plugins if isinstance(plugin, TrustsMetrics))
     profiles = (profile.trusted_seconds for profile in assembly.pipeline.scheduler.profiles.values())
     return min((*plugins, *profiles), default=math.inf)
@@ -364,19 +361,19 @@ async def _close(feeds: Iterable[Feed]) -> None:
 
 
 QUOTA_SECONDS = 3.0
-"""Time between two looks at quotas."""
+"""Time between two updates of quotas."""
 _OUTLIER_SECONDS = 0.2
 
 
 async def sweep_quotas(quotas: Quotas) -> None:
-    """Charge the time of long requests, some of them each time."""
+    """Charge quotas for the time of long requests, a part of them in each round."""
     while True:
         await asyncio.sleep(QUOTA_SECONDS)
         quotas.sweep()
 
 
 async def sweep_reservations(reservations: Reservations, store: Datastore) -> None:
-    """Let endpoints be rid of requests that they have not answered, or that they inherited, for too long."""
+    """Expire reservations of unanswered requests and inherited requests."""
     while True:
         await asyncio.sleep(min(SWEEP_SECONDS, reservations.seconds))
         store.sweep_inherited()
@@ -386,7 +383,7 @@ async def sweep_reservations(reservations: Reservations, store: Datastore) -> No
             await asyncio.sleep(0)
         if expired:
             _log.warning(
-                "requests count as load no more: no response has begun, and their streams are still open",
+                "requests no longer count as load: no response has begun, and their streams are still open",
                 requests=expired,
                 seconds=reservations.seconds,
                 remedy="set a timeout in the gateway's routes, or a longer --reservation-ttl for long answers",
@@ -394,12 +391,12 @@ async def sweep_reservations(reservations: Reservations, store: Datastore) -> No
 
 
 async def sweep_outliers(outliers: OutlierDetector) -> None:
-    """End suspicions and ejections when their time is up; sleep while nothing is held against any endpoint."""
-    news = asyncio.Event()
-    outliers.subscribe(news.set)
+    """End suspicions and ejections that have expired; sleep while there are none."""
+    changed = asyncio.Event()
+    outliers.subscribe(changed.set)
     while True:
-        await news.wait()
-        news.clear()
+        await changed.wait()
+        changed.clear()
         while not outliers.is_clean:
             await asyncio.sleep(_OUTLIER_SECONDS)
             outliers.sweep()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The servers of a picker: ext_proc with health, metrics, admin."""
+"""Servers of a picker: ext_proc with health checks, metrics page and admin port."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -28,11 +28,11 @@ if TYPE_CHECKING:  # only one of two carriers is imported
     from epp.extproc.http2_carrier import Acceptor
 
 _ANSWER_SECONDS = 2.0
-_LOOK_SECONDS = 0.01
+_POLL_SECONDS = 0.01
 
 
 class Servers:
-    """Opened as one; `extproc` closes first, so that operators can see how it drains."""
+    """All servers of a picker; `extproc` closes first, so that operators can observe the drain."""
 
     def __init__(
         self,
@@ -46,10 +46,7 @@ class Servers:
         streams: StreamObserver | None = None,
         acceptor: "Acceptor | None" = None,
     ) -> None:
-        """Prepare; with an acceptor, other processes serve the connections.
-
-        `admin_routes` is called on the event loop that owns the state of the routes.
-        """
+        """With an `acceptor`, other processes serve the connections; `admin_routes` is called in the event loop."""
         self.extproc = ExtProcServer(sessions, settings, streams, acceptor)
         self._page = page
         self._page_settings = page_settings
@@ -58,7 +55,7 @@ class Servers:
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """Address of each open server."""
+        """Addresses of open servers by name."""
         addresses = {**self.extproc.addresses}
         if self._page.port:
             addresses["metrics"] = shown_listening(self._page_settings.host, self._page.port)
@@ -82,14 +79,12 @@ class Servers:
                 raise ConfigurationError(f"the admin port {refusal(self._admin.address, error)}") from error
 
     async def answered(self, streams: int) -> None:
-        """Wait until so many of the open streams have ended, but not long: they are refused, and the gateway reads."""
-        if not streams:
-            return
+        """Wait until this number of open streams has ended, at most two seconds."""
         left = self.extproc.open_streams - streams
         with suppress(TimeoutError):
             async with asyncio.timeout(_ANSWER_SECONDS):
-                while self.extproc.open_streams > left:  # noqa: ASYNC110  once, as the process ends
-                    await asyncio.sleep(_LOOK_SECONDS)
+                while self.extproc.open_streams > left:  # noqa: ASYNC110  once, at the end of the process
+                    await asyncio.sleep(_POLL_SECONDS)
 
     async def close_pages(self) -> None:
         await asyncio.to_thread(self._page.close)
@@ -108,7 +103,7 @@ def operator_page(
     explanations: Callable[[], Mapping[str, object]],
     debug: Callable[[], web.RouteDef] | None = None,
 ) -> OperatorPage:
-    """Return the metrics port with these settings; without a token file, `access` decides who may read it."""
+    """Return the metrics port with these settings; without a token file, `access` authorizes readers."""
     return OperatorPage(
         registry,
         health,
@@ -125,9 +120,9 @@ def operator_page(
 def show_program(
     families: Families, settings: PickerSettings, slowest_call: Callable[[], tuple[float, str]]
 ) -> LoopLag:
-    """Add the metrics of the process; return the lag of its event loop, to be followed.
+    """Add the metrics of the process; return the monitor of its event loop, which the caller must run.
 
-    `slowest_call` returns the seconds and the plugin of the longest call since it was last asked.
+    `slowest_call` returns the seconds and the plugin of the longest call since the last call of this function.
     """
     show_build(families, settings.server.transport.value, settings.lost_log_lines)
     show_process(families.registry)

@@ -33,15 +33,15 @@ DEFAULT_POOL_NAME = "default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSettings:
-    """Settings of polls of a pool's endpoints, and of the endpoints that count."""
+    """Settings of the endpoints of a pool and of their polls."""
 
     endpoint_trust: EndpointTrust | None = None
-    """How the gateway beside this picker verifies the certificates of HTTPS endpoints, and so how they are polled.
+    """Verification of the certificates of HTTPS endpoints by the local gateway, which polls apply too.
 
-    None for a gateway that runs elsewhere: the parameters of each data source apply.
+    None without a local gateway: the parameters of each data source apply.
     """
     terminal: io.TextIOBase | None = None
-    """Terminal with a table of the endpoints; None for log lines."""
+    """Terminal for a table of endpoints; None for log lines."""
     refresh_metrics_seconds: float = 0.05
     """Time between two polls of an endpoint."""
     page_limits: PageLimits = field(default_factory=PageLimits)
@@ -49,84 +49,83 @@ class PoolSettings:
     refresh_prometheus_seconds: float = 5.0
     """Time between two updates of the pool's gauges."""
     stale_metrics_seconds: float = 2.0
-    """Age from which the load of an endpoint does not count in the averages of the pool."""
+    """Age at which averages of the pool ignore the load of an endpoint."""
     reservation_seconds: float = RESERVATION_SECONDS
-    """Time for an answer, after which a request counts for its endpoint no more; infinite for no limit."""
+    """Time without a response after which a request no longer counts as load; infinite for no limit."""
     outliers: OutlierSettings = field(default_factory=OutlierSettings)
-    """Conditions under which endpoints at which requests fail are ejected."""
+    """Conditions under which endpoints with failing requests are ejected."""
     pages: SharedPages | None = None
-    """Pages that the pools of this process share; None for a process with one pool."""
+    """Pages that all pools of the process share; None for a single pool."""
     use_subset: bool = True
-    """Whether a gateway may name the endpoints among which to pick."""
+    """Whether a gateway may restrict the candidates of a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PickerSettings(PoolSettings):
     server: ServerSettings
     config: LoadedConfig | None = None
-    """None for the sample that runs without a configuration."""
+    """None for the default configuration."""
     watch_config: Path | None = None
-    """The file that `config` was read from, to apply new versions of it; None to ignore them."""
+    """File of `config`, whose new versions are applied; None to ignore them."""
     default_config: Path | None = None
-    """The file in effect while `watch_config` does not exist."""
+    """File in effect while `watch_config` does not exist."""
     watches_config: bool = True
-    """Whether new versions are applied as they appear, or only at SIGHUP."""
+    """Whether new versions are applied immediately; otherwise at SIGHUP."""
     experimental: bool = False
     """Whether plugins of stability Alpha may be used."""
     plugin_modules: tuple[str, ...] = ()
-    """Python modules whose classes a configuration may name as `module:Class`."""
+    """Python modules with plugin classes that a configuration may use, as `module:Class`."""
     discovery: Discovery[Any] | None = None
-    """Source of endpoints; takes precedence over that of the configuration."""
+    """Source of endpoints; takes precedence over the configuration."""
     object_paths: tuple[str, ...] = ()
-    """Files of cluster objects that plugins read in place of those of a cluster."""
+    """Files with cluster objects for plugins."""
     any_pool_object_paths: tuple[str, ...] = ()
-    """Paths for plugins whose objects concern no endpoint, if the pool is not in files."""
+    """Files with objects for plugins that do not depend on the pool; used if `object_paths` is empty."""
     kubernetes: KubernetesSettings | None = None
-    """The pool in a Kubernetes cluster; None if the endpoints come from elsewhere."""
+    """Kubernetes cluster of the pool; None for endpoints from another source."""
     policies: PolicyFiles | None = None
     """Source of objectives and model rewrites; None for none."""
     pool_name: str = DEFAULT_POOL_NAME
     """Label of the pool's metrics."""
     page: PageSettings = field(default_factory=PageSettings)
-    """The metrics page, and metrics under other names."""
+    """Settings of the metrics page and of metric names."""
     admin: AdminSettings = field(default_factory=AdminSettings)
-    """The admin port."""
     decisions: DecisionSettings | None = None
-    """Decisions to record; None for none."""
+    """Settings of recorded decisions; None to record none."""
     sharing: SharingSettings = field(default_factory=SharingSettings)
-    """Store through which pickers of the pool share their state, if any."""
+    """Settings of the state that pickers of the pool share."""
     workers: int = 1
-    """Processes that answer requests; with more than one, this process only finds and polls endpoints."""
+    """Number of processes for requests; with more than one, the main process only discovers and polls endpoints."""
     cluster: Cluster | None = None
-    """Watches that the pools of this process share; None for a process with one pool."""
+    """Watches that all pools of the process share; None for a single pool."""
     hubs: Hubs | None = None
-    """Watches of hubs, likewise."""
+    """Watches of hubs that all pools of the process share; None for a single pool."""
     link: Link | None = None
-    """The connection to the main process, in one of its workers."""
+    """Connection of a worker to the main process; None in the main process."""
     inherited_seconds: float = 600.0
-    """Time in which requests that endpoints have under way at the start count as in flight; 0 for none."""
+    """Longest time for which inherited requests count as in flight; 0 to ignore them."""
     emit_endpoint_scores: bool = False
     responses: ResponseSettings = field(default_factory=ResponseSettings)
     drain_seconds: float = 30.0
-    """Longest time for which the picker still serves after a request to stop."""
+    """Longest duration of the drain."""
     drain_quiet_seconds: float = 2.0
-    """Idle period required before shutdown: the time in which a gateway sees that the picker is not ready."""
+    """Idle period required before shutdown, in which gateways notice that the picker is not ready."""
     stall_seconds: float = 0.1
-    """Delay of the event loop from which it is logged; 0 for never."""
+    """Minimum delay of the event loop that is logged; 0 to log none."""
     observers: tuple[DirectorObserver, ...] = ()
-    """Told of every request, beside the metrics: log lines, say."""
+    """Further observers of requests, such as the request log."""
     tracing: "Tracing | None" = None
-    """Traces requests, and is closed with the picker; None if no exporter is set."""
+    """Tracing of requests, which the picker closes; None without an exporter."""
     ignored_headers: IgnoredHeaders | None = None
-    """Headers of clients that do not count; None if all do."""
+    """Client headers that are ignored; None to use all."""
     lost_log_lines: Callable[[], int] = lambda: 0
-    """Number of log lines that could not be written."""
+    """Returns the number of log lines that could not be written."""
     before_ready: Callable[[], None] = lambda: None
-    """Called once, when the pool is filled and before the picker is ready: what would hold requests up later."""
+    """Called once before the picker becomes ready, for work that would delay requests later."""
 
 
 def of_worker(settings: PickerSettings) -> PickerSettings:
-    """Return the settings of a worker: the main process has the ports, the lease and the shared state."""
+    """Return the settings of a worker, without ports and lease, which belong to the main process."""
     cluster = settings.kubernetes
     return replace(
         _without_pages(settings),
@@ -137,7 +136,7 @@ def of_worker(settings: PickerSettings) -> PickerSettings:
 
 
 def of_pool(settings: PickerSettings, cluster: Cluster, hubs: Hubs, pages: SharedPages) -> PickerSettings:
-    """Return the settings of one pool of several: the process has the pages, the health service and the watches."""
+    """Return the settings of one of several pools, which share the pages, the health service and the watches."""
     return replace(
         _without_pages(settings),
         cluster=cluster,

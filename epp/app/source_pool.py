@@ -12,21 +12,20 @@ from epp.pool.collectors.tagging import STRETCH_SECONDS, pause
 from epp.routing.datastore import Datastore, by_id
 
 _BATCH = 2
-"""Endpoints that join at once; tagging one can take half a millisecond."""
+"""Endpoints that are added in one step; tagging one can take half a millisecond."""
 _MANY = 64
-"""Number of changed endpoints from which they join in steps of the event loop."""
+"""Number of changed endpoints above which they are added in several event-loop iterations."""
 _VERY_MANY = 512
-"""Number of changed endpoints from which the search for them is done in steps, too."""
+"""Number of changed endpoints above which they are also compared in several iterations."""
 _LEAVING = 16
-"""Endpoints that leave at once, where many do."""
+"""Endpoints that are removed in one step if there are many."""
 
 
 class SourcePool(Pool):
-    """Withheld until `open`, without effect after `close`; in between endpoints leave at once, and join in batches.
+    """Pool of a source of endpoints: withholds them until `open`, then adds them in batches; no effect after `close`.
 
-    An endpoint is in the pool with its tags, or not at all. One that is replaced by another leaves at once, in a very
-    large pool as soon as that is noticed. While some wait to join, the event loop serves requests; so it does while
-    many are to leave.
+    Endpoints are removed immediately, and added with their tags. A replaced endpoint is removed immediately, or in a
+    very large pool when the replacement is found. The event loop serves requests between the batches of a large change.
     """
 
     def __init__(self, store: Datastore, clock: Clock) -> None:
@@ -35,44 +34,44 @@ class SourcePool(Pool):
         self._is_open = False
         self._is_closed = False
         self._waiting: dict[str, Endpoint] = {}
-        """Endpoints that are to join, or to take other labels."""
-        self._unread: dict[str, Endpoint] = {}
-        """The endpoints of a large pool, of which some may be new or have new labels."""
+        """Endpoints to add, or to update with other labels."""
+        self._uncompared: dict[str, Endpoint] = {}
+        """Endpoints of a large pool that are not compared with the current ones yet."""
         self._leaving: dict[str, None] = {}
-        """Ids of endpoints that are to leave, where they are many."""
-        self._any_waiting = asyncio.Event()
+        """Ids of endpoints to remove, if there are many."""
+        self._has_changes = asyncio.Event()
 
     def replace(self, endpoints: Iterable[Endpoint]) -> None:
-        """Make these the endpoints of the pool; raises ValueError for two of one id."""
+        """Replace all endpoints of the pool; raises ValueError for a repeated id."""
         wanted = by_id(endpoints)
         if not self._is_open:
             self._waiting = wanted
             return
-        known = {endpoint.id: endpoint for endpoint in self._store.endpoints} | self._waiting | self._unread
+        known = {endpoint.id: endpoint for endpoint in self._store.endpoints} | self._waiting | self._uncompared
         others = {identity: one for identity, one in wanted.items() if known.get(identity) is not one}
         gone = known.keys() - wanted.keys()
         for identity in self._leaving.keys() & wanted.keys():
             del self._leaving[identity]
-        if len(others) <= _VERY_MANY and not self._unread:
+        if len(others) <= _VERY_MANY and not self._uncompared:
             self.update([one for identity, one in others.items() if known.get(identity) != one], gone)
             return
         self.update((), gone)
         if not self._is_closed:
-            self._unread.update(others)
-            self._any_waiting.set()
+            self._uncompared.update(others)
+            self._has_changes.set()
 
     def update(self, changed: Iterable[Endpoint], removed: Iterable[str] = ()) -> None:
-        """Take out some endpoints, and add or replace others; raises ValueError for two of one id."""
+        """Remove some endpoints, and add or replace others; raises ValueError for a repeated id."""
         wanted, gone = by_id(changed), set(removed)
         if self._is_closed:
             return
-        idle = not (self._waiting or self._leaving or self._unread)
+        idle = not (self._waiting or self._leaving or self._uncompared)
         for identity in gone:
             self._waiting.pop(identity, None)
-            self._unread.pop(identity, None)
-        if self._unread:
+            self._uncompared.pop(identity, None)
+        if self._uncompared:
             for identity in wanted:
-                self._unread.pop(identity, None)
+                self._uncompared.pop(identity, None)
         self._waiting.update(wanted)
         if not self._is_open:
             return
@@ -81,56 +80,56 @@ class SourcePool(Pool):
         if len(gone) > _MANY or self._leaving:
             self._leaving.update(dict.fromkeys(gone))
             if idle:
-                self._join_for_a_stretch()  # so that there is one at any moment
-            self._any_waiting.set()
+                self._add_batches()  # so that the pool is never empty
+            self._has_changes.set()
             return
         self._store.update(self._next_batch() if idle else (), gone)
         if idle and len(self._waiting) <= _MANY:
-            self._join_for_a_stretch()
+            self._add_batches()
         if self._waiting:
-            self._any_waiting.set()
+            self._has_changes.set()
 
     async def open(self) -> None:
-        """Put the withheld endpoints into the pool, and return when all are in it."""
+        """Add the withheld endpoints; return when all are in the pool."""
         self._is_open = True
-        await self._join()
+        await self._apply_all()
 
     @property
     def withheld(self) -> Collection[Endpoint]:
-        """The endpoints that `open` will let join."""
+        """Endpoints that `open` adds."""
         return self._waiting.values()
 
     def opened(self) -> None:
-        """Let changes through from now on, and replace the pool by the withheld endpoints."""
+        """Apply further changes; the caller has added the withheld endpoints itself."""
         self._is_open = True
         self._waiting = {}
 
     def close(self) -> None:
-        """Ignore further calls: a source may write once more after its task was cancelled."""
+        """Ignore further calls: a source may send a last change after its task was cancelled."""
         self._is_open, self._is_closed = False, True
-        self._waiting, self._leaving, self._unread = {}, {}, {}
+        self._waiting, self._leaving, self._uncompared = {}, {}, {}
 
     async def follow(self) -> None:
-        """Let waiting endpoints join, until cancelled."""
+        """Add waiting endpoints, until cancelled."""
         while True:
-            await self._any_waiting.wait()
-            await self._join()
-            self._any_waiting.clear()
+            await self._has_changes.wait()
+            await self._apply_all()
+            self._has_changes.clear()
 
-    async def _join(self) -> None:
-        while self._waiting or self._leaving or self._unread:
-            if self._unread:
-                self._read_for_a_stretch()
+    async def _apply_all(self) -> None:
+        while self._waiting or self._leaving or self._uncompared:
+            if self._uncompared:
+                self._compare_batches()
             else:
-                self._join_for_a_stretch()
+                self._add_batches()
             await pause(STRETCH_SECONDS)
 
-    def _read_for_a_stretch(self) -> None:
-        """Sort out which endpoints take other labels, and which are replaced: those leave at once."""
+    def _compare_batches(self) -> None:
+        """Compare endpoints with the current ones: find new, changed and replaced ones."""
         until = self._clock.now() + STRETCH_SECONDS
-        while self._unread:
-            for identity in tuple(islice(self._unread, _LEAVING)):
-                endpoint = self._unread.pop(identity)
+        while self._uncompared:
+            for identity in tuple(islice(self._uncompared, _LEAVING)):
+                endpoint = self._uncompared.pop(identity)
                 if self._replaces(endpoint):
                     self._leaving[identity] = None
                 if self._waiting.get(identity, self._store.endpoint(identity)) != endpoint or identity in self._leaving:
@@ -138,16 +137,16 @@ class SourcePool(Pool):
             if self._clock.now() >= until:
                 return
 
-    def _join_for_a_stretch(self) -> None:
+    def _add_batches(self) -> None:
         until = self._clock.now() + STRETCH_SECONDS
-        while self._waiting or self._leaving:  # one batch at least, however busy the machine is
+        while self._waiting or self._leaving:  # at least one batch, even on a busy machine
             batch = self._next_batch()
             self._store.update(batch, self._next_leaving(batch))
             if self._clock.now() >= until:
                 return
 
     def _next_leaving(self, joining: Iterable[Endpoint]) -> list[str]:
-        """Return the ids that leave now, those first whose places are taken."""
+        """Return the ids to remove now, first those of replaced endpoints."""
         taken = [endpoint.id for endpoint in joining if endpoint.id in self._leaving]
         batch = [*taken, *islice(self._leaving, _LEAVING)]
         for identity in batch:
@@ -161,6 +160,6 @@ class SourcePool(Pool):
         return batch
 
     def _replaces(self, endpoint: Endpoint) -> bool:
-        """Return whether another endpoint of this id is in the pool."""
+        """Return whether the pool has a different endpoint with this id."""
         current = self._store.endpoint(endpoint.id)
         return current is not None and endpoint.identity.is_another_than(current.identity)

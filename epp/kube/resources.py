@@ -207,12 +207,12 @@ def needs_of_picker(namespace: str, *, pool_group: str | None, lease: str | None
     ]
     if pool_group is not None:
         needs.append(here(EVENTS, "problems of the pool in kubectl describe", "create", "patch"))
-    return (*needs, *_optional((*ACCELERATORS, *OME_SERVICES, *MEMORY_QUOTAS), HARDWARE, namespace))
+    return (*needs, *needs_of((*ACCELERATORS, *OME_SERVICES, *MEMORY_QUOTAS), HARDWARE, namespace))
 
 
 def needs_of_hub(namespace: str = "") -> tuple[Need, ...]:
     """Return the additional needs for a hub of Open Cluster Management, in one namespace or in all of them."""
-    return _optional((*CLUSTERS, *SCORERS), CLUSTER, namespace)
+    return needs_of((*CLUSTERS, *SCORERS), CLUSTER, namespace)
 
 
 def needs_of_access(hub: HubAccess, namespace: str) -> tuple[Need, ...]:
@@ -224,20 +224,19 @@ def needs_of_access(hub: HubAccess, namespace: str) -> tuple[Need, ...]:
 
 def needs_of_metrics() -> tuple[Need, ...]:
     """Return the needs for reviews of readers of metrics."""
-    return _optional(REVIEWS, METRICS, verbs=("create",))
+    return needs_of(REVIEWS, METRICS, verbs=("create",))
 
 
-def _optional(
-    resources: Iterable[Resource], purpose: str, namespace: str = "", verbs: Sequence[str] = _READ
+def needs_of(
+    resources: Iterable[Resource],
+    purpose: str,
+    namespace: str = "",
+    verbs: Sequence[str] = _READ,
+    importance: Importance = Importance.OPTIONAL,
 ) -> tuple[Need, ...]:
+    """Return the same needs for each resource; `namespace` is for the resources that are read in one namespace."""
     return tuple(
-        Need(
-            each,
-            purpose,
-            namespace if each.namespaced and not each.everywhere else "",
-            verbs,
-            Importance.OPTIONAL,
-        )
+        Need(each, purpose, namespace if each.namespaced and not each.everywhere else "", verbs, importance)
         for each in resources
     )
 

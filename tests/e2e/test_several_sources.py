@@ -88,7 +88,7 @@ async def test_ocm_14_endpoints_of_flags_are_one_source_or_none_is_started(sims,
     async with open_world(config=text, endpoints=f"a={sims['a'].address}", sims=sims) as world:
         assert await served(world) == {"a", "b"}
         assert {name: each["endpoints"] for name, each in states(world).items()} == {"remote": 1, "flags": 1}
-    missing = "pool-discovery stands for the endpoints that flags name, and none does"
+    missing = "pool-discovery needs a flag for endpoints"
     with pytest.raises(ConfigurationError, match=missing):
         async with open_world(config=text, sims=sims):
             pass

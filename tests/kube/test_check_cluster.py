@@ -104,7 +104,7 @@ async def test_user_with_the_role_alone_lacks_hardware_and_nothing_else(check, p
     assert exit_code == 0, said
     assert said.out[0].endswith(f" as {user.full_name}: ok")
     assert row(said, "nodes") == "cluster no get, list, watch optional hardware"
-    assert line_with(said, " note ").endswith("forbidden that the picker does without; the roles below allow them")
+    assert line_with(said, " note ").endswith("optional kinds are forbidden; the roles below allow them")
     assert printed_roles(said) == []
     kinds = [each["kind"] for each in printed_roles(said, OF_HARDWARE)]
     assert kinds == ["Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"]
@@ -124,7 +124,7 @@ async def test_printed_role_grants_what_is_missing(check, pool):
         f"error pods: watch forbidden in namespace {pool} (endpoints): apply the Role below"
     )
     assert row(said, "pods") == f"{pool} no watch required endpoints"
-    assert said.out[-1] == "The picker would become ready, and see no change of pods."
+    assert said.out[-1] == "The picker would become ready, but would not see changes of pods."
     optional = [
         OF_HARDWARE,
         "Optional, for the clusters and scores of a hub",

@@ -144,7 +144,7 @@ async def test_page_of_several_pools_works_as_it_is_written(own_cluster, isolate
             await walk(POOLS_PAGE, cluster, tmp_path, isolated=isolated)
         ).values()
     assert "pool code: configurations/code.yaml: ok" in checked
-    assert checked.endswith(", with 1 endpoint in 2 pools, and answer 503 for code until a pod is ready.\n")
+    assert checked.endswith(", with 1 endpoint in 2 pools, and would respond with 503 for code until a pod is ready.\n")
     assert endpoints == "{'chat': 1, 'code': 0}\n"
     assert 'inference_pool_ready_pods{inference_pool="chat",name="chat"} 1.0' in ready
     assert "prefix-cache-scorer" in config
@@ -184,7 +184,9 @@ async def test_release_of_the_chart_gives_the_account_what_the_check_asks_for(ow
 
     await until(is_allowed, "the roles of the release have effect", seconds=120)
     assert "as system:serviceaccount:default:my-pool-epp: ok" in said
-    assert said.endswith("The picker would become ready without endpoints, and answer 503 until a pod is ready.\n")
+    assert said.endswith(
+        "The picker would become ready without endpoints, and would respond with 503 until a pod is ready.\n"
+    )
 
 
 def test_role_of_the_page_is_what_a_single_picker_needs():

@@ -201,7 +201,7 @@ async def test_pools_come_and_go_and_a_broken_configuration_is_that_of_one_pool(
         await process.has({"chat": True, "code": True, "twin": False})
         status, health = await process.health()
         assert status == 200
-        assert "is that of InferencePool chat" in health["pools"]["twin"]["reason"]
+        assert "is used by InferencePool chat" in health["pools"]["twin"]["reason"]
         await labelled(space, "twin", other, fleet.ports)
         await process.has({"chat": True, "code": True, "twin": True})
 

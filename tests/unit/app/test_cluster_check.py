@@ -86,7 +86,7 @@ async def test_picker_with_its_role_would_become_ready(check, cluster):
     ("verb", "ready", "summary"),
     [
         ("list", False, "The picker would not become ready: it cannot use pods."),
-        ("watch", True, "The picker would become ready, and see no change of pods."),
+        ("watch", True, "The picker would become ready, but would not see changes of pods."),
     ],
 )
 async def test_missing_verb_is_an_error_and_the_outcome_says_what_it_means(check, cluster, verb, ready, summary):
@@ -142,7 +142,7 @@ async def test_hardware_kinds_are_granted_by_roles_of_their_own_of_those_that_ar
     cluster.allow("acceleratorclasses")
     report = await check()
     assert (report.errors, report.warnings, report.roles) == ((), (), ())
-    assert report.notes == ("3 kinds are forbidden that the picker does without; the roles below allow them",)
+    assert report.notes == ("3 optional kinds are forbidden; the roles below allow them",)
     role, binding, cluster_role, _ = report.hardware_roles
     assert role["metadata"] == {"name": "endpoint-picker-pool-hardware", "namespace": "llm"}
     assert [rule["resources"] for rule in role["rules"]] == [["resourceclaims"]]
@@ -181,7 +181,7 @@ async def test_rights_that_nobody_tells_are_named(check, cluster):
     report = await check()
     assert report.would_be_ready
     (note,) = report.notes
-    assert note.startswith("not tried, since the API server does not list the rights: get pods, get inferencepools.")
+    assert note.startswith("not checked, because the API server does not support access reviews: get pods, get ")
     assert "create events, patch events" in note
 
 
@@ -191,7 +191,9 @@ async def test_invalid_pool_is_an_error_with_field_and_remedy(check, cluster, po
     assert report.errors == (
         "InferencePool llm/pool: spec.targetPorts[1].number is 8000, like that of another one: write each port once",
     )
-    assert report.summary.startswith("The picker would become ready without endpoints, and answer 503 until the Infer")
+    assert report.summary.startswith(
+        "The picker would become ready without endpoints, and would respond with 503 until"
+    )
 
 
 async def test_missing_pool_is_told_with_a_few_of_those_that_are_there(check, cluster, pool):
@@ -227,7 +229,7 @@ async def test_many_invalid_pods_are_a_few_warnings(check, cluster, pod):
     assert len(warnings) == 12
     assert warnings[0].startswith("Pod llm/p0 is not in effect: status.phase")
     assert warnings[10] == "20 more objects of kind Pod are not in effect"
-    assert warnings[11].startswith("of 30 pods with the labels app=vllm none is ready")
+    assert warnings[11].startswith("none of 30 pods with the labels app=vllm is ready")
 
 
 @pytest.mark.parametrize(
@@ -238,11 +240,11 @@ async def test_many_invalid_pods_are_a_few_warnings(check, cluster, pod):
         ((200, "<html>"), ()),
         (
             (200, {"spec": {"ports": []}}),
-            ("endpointPickerRef: Service pool-epp has no port 9002, but none: write the port of ext_proc",),
+            ("endpointPickerRef: Service pool-epp has no port 9002; it has none: write the port of ext_proc",),
         ),
         (
             (200, {"spec": {"ports": [{"port": 9003}]}}),
-            ("endpointPickerRef: Service pool-epp has no port 9002, but 9003: write the port of ext_proc",),
+            ("endpointPickerRef: Service pool-epp has no port 9002; it has 9003: write the port of ext_proc",),
         ),
         (
             (404, {"code": 404}),
@@ -317,7 +319,8 @@ async def test_each_pool_of_a_picker_of_several_is_reported(check, several, chos
         "InferencePool code: no pod of namespace llm has the labels app=code: requests get 503 until one does",
     )
     assert report.summary == (
-        "The picker would become ready, with 1 endpoint in 2 pools, and answer 503 for code until a pod is ready."
+        "The picker would become ready, with 1 endpoint in 2 pools, and would respond with 503 for code until a pod is "
+        "ready."
     )
 
 
@@ -327,7 +330,7 @@ async def test_pools_that_name_one_port_or_do_not_exist_are_errors(check, severa
     assert missing.startswith("InferencePool none: there is no InferencePool 'none' in namespace llm")
     assert shared == (
         "InferencePools chat, other name port 9101 in spec.endpointPickerRef.port, and only the first is served: write "
-        "another number for each"
+        "a different number for each"
     )
 
 

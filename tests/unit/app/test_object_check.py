@@ -60,7 +60,7 @@ async def test_sentences_of_one_plugin_are_bounded(check, cluster, accelerator_c
     cluster.objects[CLASSES] = [accelerator_class(f"c{number:03}", cost={"perHour": "-3"}) for number in range(130)]
     warnings = (await check()).warnings
     assert len(warnings) == 101
-    assert warnings[-1] == "cluster: and 30 more problems that accelerator-data-source has with objects"
+    assert warnings[-1] == "cluster: and 30 more object problems of accelerator-data-source"
 
 
 async def test_ocm_2_impossible_score_of_the_hub_is_a_warning(check, hub):
@@ -76,7 +76,7 @@ async def test_kinds_of_the_hub_are_listed_with_their_access_and_a_role_for_thos
     assert set(states) == {each.resource.plural for each in needs_of_hub()}
     found = (states["addonplacementscores"], states["managedclusters"], states["placements"])
     assert found == ("allowed", "forbidden", "not installed")
-    assert report.notes == ("1 kind is forbidden that the picker does without; the roles below allow them",)
+    assert report.notes == ("1 optional kind is forbidden; the roles below allow it",)
     (role, binding) = report.hub_roles
     assert (role["kind"], role["metadata"]) == ("ClusterRole", {"name": "llm-endpoint-picker-hub"})
     assert [rule["resources"] for rule in role["rules"]] == [["addonplacementscores", "managedclusters"]]

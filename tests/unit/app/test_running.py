@@ -195,7 +195,7 @@ async def test_tf_15_start_waits_for_the_first_report_of_each_endpoint_and_for_n
     try:
         await until(lambda: len(pages.asked) == 2, "both are asked")
         pages.asked["10.0.0.1"].set_result(b"7")
-        await until(lambda: world.running.awaited == "first reports of endpoints: 1 to come", "one has reported")
+        await until(lambda: world.running.awaited == "first reports of endpoints: 1 missing", "one has reported")
         assert not starting.done()
         with pytest.raises(StartingError):
             world.running.director.route(Headers(), BODY, None)
@@ -210,7 +210,7 @@ async def test_tf_15_start_waits_for_the_first_report_of_each_endpoint_and_for_n
 
 
 async def test_tf_15_start_does_not_wait_long_for_an_endpoint_that_says_nothing(monkeypatch):
-    monkeypatch.setattr(running, "_LOOKS", 3)
+    monkeypatch.setattr(running, "_CHECKS", 3)
     async with World(SLOW_PAGES, clock=SystemClock()) as world:
         assert world.targets() == {"10.0.0.1", "10.0.0.2"}
         world.running.take_over(600)

@@ -137,5 +137,5 @@ async def test_without_a_cluster_plugins_have_no_objects_and_sources_of_them_are
             assert world.api.requests == []
     (warning,) = [line for line in logs if line["log_level"] == "warning"]
     assert warning["plugin"] == "nodes"
-    assert "not the pods of a cluster" in warning["event"]
+    assert "not pods of a cluster" in warning["event"]
     assert "--pool-name" in warning["remedy"]

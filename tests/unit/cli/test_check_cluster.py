@@ -82,7 +82,7 @@ async def test_access_and_pool_are_shown(check, cluster):
     lines = said.splitlines()
     assert lines[:2] == [
         f"cluster {cluster.url} as system:serviceaccount:llm:picker: ok",
-        "  note    1 kind is forbidden that the picker does without; the roles below allow them",
+        "  note    1 optional kind is forbidden; the roles below allow it",
     ]
     assert [" ".join(line.split()) for line in lines[2:9]] == [
         "resource where access need for",
@@ -107,7 +107,7 @@ async def test_role_is_printed_where_a_right_is_missing(check, cluster):
     assert head.endswith(": refused, 1 error")
     assert error == "  error   pods: watch forbidden in namespace llm (endpoints): apply the Role below"
     assert ROLE in said
-    assert said.endswith("\nThe picker would become ready, and see no change of pods.\n")
+    assert said.endswith("\nThe picker would become ready, but would not see changes of pods.\n")
 
 
 async def test_warnings_count_where_they_are_asked_for_and_rights_that_are_not_used_may_be_missing(check, cluster):
