@@ -11,8 +11,8 @@ from epp.app.pools import PoolChoice
 from epp.framework.cluster_objects import ObjectKind, ObjectReader, ObjectsOfKind
 from epp.framework.endpoint import LabelSelector
 from epp.framework.plugin_status import InputProblem
-from epp.kube.access import ApiError, KubeApi
-from epp.kube.collection import ABSENT, Item, list_objects
+from epp.kube.access import ABSENT, FORBIDDEN, ApiError, KubeApi
+from epp.kube.collection import Item, list_objects
 from epp.kube.objects.base import Object, Part, convert
 from epp.kube.objects.core import Pod
 from epp.kube.objects.decode import decode_object
@@ -35,7 +35,6 @@ from epp.runtime.addresses import is_ip
 
 T = TypeVar("T")
 
-_FORBIDDEN = 403
 _MOST_LISTED = 10
 """Maximum number of problems of a kind that are listed one by one."""
 _SERVICES = "/api/v1/namespaces/{namespace}/services/{name}"
@@ -238,7 +237,7 @@ async def _policies(api: KubeApi, current: Resource, former: Resource, namespace
 
 def _unlisted(title: str, error: ApiError) -> Iterator[str]:
     """Yield the error of a failed list, except for forbidden and missing kinds, which the report on access has."""
-    if error.status != _FORBIDDEN and error.status not in ABSENT:
+    if error.status != FORBIDDEN and error.status not in ABSENT:
         yield f"{title} could not be listed: {error}"
 
 
@@ -310,7 +309,7 @@ async def _objects(api: KubeApi, reader: ObjectReader[Any], kind: ObjectKind, na
             items = await list_objects(api, resource, reader.decode, namespace=place)
             break
         except ApiError as error:
-            if error.status != _FORBIDDEN:
+            if error.status != FORBIDDEN:
                 break
     objects = {item.id: item.object for item in items if item.object is not None}
     problems = tuple(

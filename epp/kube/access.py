@@ -26,7 +26,10 @@ _LINE_LIMIT_BYTES = 16 * 1024 * 1024
 """Longest event; etcd refuses objects of more than 1.5 MiB by default."""
 _REOPEN_SECONDS = 10.0
 _ERROR_STATUS = 400
-_UNAUTHORIZED = 401
+UNAUTHORIZED, FORBIDDEN, EXPIRED = 401, 403, 410
+REFUSED = frozenset({UNAUTHORIZED, FORBIDDEN})
+ABSENT = frozenset({404, 405})
+"""Statuses for a kind, or a version of it, that is not installed."""
 
 _log = structlog.get_logger()
 
@@ -41,7 +44,7 @@ class ApiError(Exception):
         self.status = status
         """The HTTP status, or the code of the Status object in a watch."""
         self.reason = reason
-        """Reason as in a Status object, such as Forbidden or Expired."""
+        """Reason in the Status object, such as Forbidden or Expired."""
         self.retry_after = retry_after
         """Requested delay in seconds; 0 if the server requests none."""
 
@@ -77,9 +80,9 @@ class KubeApi:
     ) -> None:
         """Read the configuration; raises ConfigurationError if it is missing or unusable.
 
-        `read`, in place of a file, is called before the first request, and raises the same. `context` is that of the
-        kubeconfig, empty for the current one; `setting` names its path, for messages. `as_user` is the user to
-        impersonate, as with `kubectl --as`.
+        `read` replaces the file: it is called before the first request and raises ConfigurationError. `context` is a
+        context of the kubeconfig, empty for the current one; `setting` is the name of the setting, for messages.
+        `as_user` is the user to impersonate, as with `kubectl --as`.
         """
         from_file = partial(read_config, kubeconfig, service_account, context=context, setting=setting)
         self._read = read or partial(asyncio.to_thread, from_file)
@@ -97,7 +100,7 @@ class KubeApi:
 
     @property
     def server(self) -> str:
-        """URL of the API server; while it is unknown, the place of its configuration."""
+        """URL of the API server, or the setting with its configuration while the URL is unknown."""
         return self._setting if self._config is None else self._config.cluster.server
 
     @property
@@ -117,7 +120,7 @@ class KubeApi:
         """Return the body of the response; raises ApiError or ApiUnreachableError. `body` is encoded as JSON."""
         content = None if body is None else msgspec.json.encode(body)
         headers = {} if content is None else {"Content-Type": content_type}
-        sent = self._answer(method, path, params or {}, read_seconds=_ANSWER_SECONDS, headers=headers, content=content)
+        sent = self._answer(method, path, params or {}, _ANSWER_SECONDS, headers=headers, content=content)
         async with sent as answer:
             return await answer.aread()
 
@@ -127,7 +130,7 @@ class KubeApi:
 
         The iterator ends with the watch, or after 90 seconds without data.
         """
-        async with self._answer("GET", path, params, read_seconds=_SILENCE_SECONDS) as answer:
+        async with self._answer("GET", path, params, _SILENCE_SECONDS) as answer:
             yield _lines(answer)
 
     async def close(self) -> None:
@@ -144,8 +147,8 @@ class KubeApi:
         method: str,
         path: str,
         params: Mapping[str, str],
-        *,
         read_seconds: float,
+        *,
         headers: Mapping[str, str] | None = None,
         content: bytes | None = None,
     ) -> AsyncGenerator["httpx2.Response"]:
@@ -168,7 +171,7 @@ class KubeApi:
             except credential_errors() as error:
                 raise _CredentialsError(f"no credentials: {reason_of(error)}") from error
             try:
-                if answer.status_code == _UNAUTHORIZED:
+                if answer.status_code == UNAUTHORIZED:
                     await self._reopen()
                 if answer.status_code >= _ERROR_STATUS:
                     raise error_of(answer.status_code, await answer.aread(), answer.headers.get("retry-after", ""))
@@ -193,7 +196,7 @@ class KubeApi:
             config = await self._read()
             client = await asyncio.to_thread(client_of, config, self._headers)
         except ConfigurationError as error:
-            _log.warning("Kubernetes credentials not readable, the earlier ones stay in use", reason=str(error))
+            _log.warning("Kubernetes credentials not readable, the earlier ones stay in effect", reason=str(error))
             self.trouble, self._is_outdated = str(error), self._connection is None
             return
         self.trouble = ""

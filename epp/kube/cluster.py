@@ -27,18 +27,18 @@ _REMEDY = "to use them, allow list and watch, at cluster scope in a ClusterRole;
 
 
 class _OptionalKinds:
-    """Logs which optional kinds are absent or forbidden, and when that changes: one line for many kinds.
+    """Logs absent and forbidden optional kinds, and their changes, in one line for many kinds.
 
-    With the URL of a hub, also when that cannot be reached, and when it can be again.
+    With the URL of a hub, also logs when the hub becomes unreachable and reachable.
     """
 
     def __init__(self, hub: str = "") -> None:
         self.logged: dict[Watched[Any], WatchState] = {}
-        """State of each watch that was logged last."""
+        """Last logged state of each watch."""
         self.noticed = asyncio.Event()
         """Set when a watch begins or changes its state."""
         self._of_hub: dict[str, str] = {"hub": hub} if hub else {}
-        self._is_lost = False
+        self._is_unreachable = False
 
     async def follow(self) -> None:
         while True:
@@ -54,11 +54,11 @@ class _OptionalKinds:
     def _log_changes(self) -> None:
         # An unreachable API server of the pool is logged by the watch of the pods.
         stale = [watch.reason for watch in self.logged if self._of_hub and watch.state is WatchState.STALE]
-        if stale and not self._is_lost:
+        if stale and not self._is_unreachable:
             _log.warning("hub cannot be read, its last objects stay in effect", **self._of_hub, reason=stale[0])
-        elif self._is_lost and not stale:
-            _log.info("hub answers again", **self._of_hub)
-        self._is_lost = bool(stale)
+        elif self._is_unreachable and not stale:
+            _log.info("hub readable again", **self._of_hub)
+        self._is_unreachable = bool(stale)
         changed = {
             watch: logged for watch, logged in self.logged.items() if watch.state not in {logged, WatchState.STALE}
         }
@@ -106,7 +106,7 @@ class Cluster:
     """Watches of a cluster: each starts with its first user and ends with its last."""
 
     def __init__(self, api: KubeApi, *, clock: Clock, supervisor: Supervisor, place: str = "cluster") -> None:
-        """Watch nothing yet; `place` is what the objects come from: the `cluster` of the pool, or a `hub`."""
+        """`place` is the source of the objects: `cluster` for the API server of the pool, or `hub`."""
         self.api = api
         self._place = place
         self._of = "" if place == "cluster" else f"{place} {api.server}: "
@@ -177,7 +177,7 @@ class Cluster:
             watch.task.cancel()
 
     def part(self) -> "Cluster":
-        """Return the same watches for one of several users: when it closes, the others keep theirs."""
+        """Return a view for one of several users; closing it releases only its own watches."""
         return _Part(self)
 
     async def close(self) -> None:

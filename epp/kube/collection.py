@@ -5,29 +5,26 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 import structlog
 
 from epp.framework.messages import described
 from epp.framework.plugin_status import InputProblem
-from epp.kube.access import ApiError, KubeApi, error_of
+from epp.kube.access import ABSENT, EXPIRED, ApiError, KubeApi, error_of
 from epp.kube.objects.base import Part, decoded
 from epp.kube.resources import Resource
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
-EXPIRED = 410
 _VERSIONS = frozenset({"ADDED", "MODIFIED"})
 _MOST_PROBLEMS = 100
 _REASON_LENGTH = 500
 
 
-class Decode(Protocol[T_co]):
-    def __call__(self, document: Mapping[str, object], /) -> T_co | None:
-        """Return the object, None for an irrelevant one; raises ValueError with field, value and remedy."""
+Decode: TypeAlias = Callable[[Mapping[str, object]], T | None]
+"""Returns the object in a document, None for an irrelevant one; raises ValueError with field, value and remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +78,12 @@ class ObjectSet(Generic[T]):
     """Objects in their last valid version: a version that cannot be decoded has no effect."""
 
     def __init__(self, resource: Resource, decode: Decode[T], place: str = "cluster") -> None:
-        """`place` is what the objects come from, for messages."""
+        """`place` is the source of the objects, for messages."""
         self.objects: dict[str, T] = {}
         self.version = ""
         """resourceVersion at which a watch continues; empty before the first list."""
         self.rejected = 0
-        """Versions of objects that could not be decoded."""
+        """Number of versions that could not be decoded."""
         self._resource = resource
         self._place = place
         self._decode = decode
@@ -126,8 +123,9 @@ class ObjectSet(Generic[T]):
                 self._reject(item, before_problems)
             elif item.object is not None:
                 changed[item.id] = item.object
-            if item.problem or item.object is not None:
-                present.add(item.id)
+            else:
+                continue
+            present.add(item.id)
         self._problems_changed = self._problems != before_problems
         self.version = version
         self._publish(changed, [name for name in self.objects if name not in present], always=True)
@@ -219,11 +217,9 @@ def _id(metadata: _Metadata) -> str:
 R = TypeVar("R")
 
 _NOT_FOUND = 404
-ABSENT = frozenset({404, 405})
-"""Statuses for a kind, or a version of it, that is not installed."""
 _PAGE = 500
 _SMALL_PAGE = 50
-"""Page size for kinds whose objects are partly read by name: the others may be large."""
+"""Page size for kinds that are read by name, because the other objects of the kind may be large."""
 
 
 class _Group(Part, frozen=True):
@@ -338,7 +334,7 @@ def _read(answer: bytes, cls: type[T], place: str) -> T:
     try:
         return decoded(answer, cls)
     except ValueError as error:
-        raise ApiError(0, "Malformed", f"the answer to {place} is unreadable: {error}") from error
+        raise ApiError(0, "Malformed", f"the response to {place} is unreadable: {error}") from error
 
 
 async def list_objects(

@@ -29,7 +29,7 @@ _UNSUPPORTED = {
         "proxy-url": "set the environment variable HTTPS_PROXY instead",
         "tls-server-name": "write a server whose name is in its certificate",
     },
-    "user": {"auth-provider": "kubectl has replaced it by exec"},
+    "user": {"auth-provider": "use exec instead"},
 }
 _FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 _DATA = ("certificate-authority-data", "client-certificate-data", "client-key-data")
@@ -37,18 +37,18 @@ _EXEC_VERSIONS = ("client.authentication.k8s.io/v1beta1", "client.authentication
 _REASON_LENGTH = 500
 _CLIENT_ERRORS = {
     "ConnectTimeout": "no connection in time",
-    "LocalProtocolError": "the token has characters that no token has",
-    "PoolTimeout": "too many requests are under way",
-    "ReadTimeout": "no answer in time",
+    "LocalProtocolError": "the token has invalid characters",
+    "PoolTimeout": "too many requests are in progress",
+    "ReadTimeout": "no response in time",
     "WriteTimeout": "the request could not be sent in time",
 }
 """Messages for exceptions of the HTTP client whose own text is misleading or contains secrets."""
 _BROKEN = "the connection broke"
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 SETTING = "--kubeconfig or KUBECONFIG"
-"""Default setting with the path of a kubeconfig, for messages."""
+"""Default name of the setting with the path of a kubeconfig, for messages."""
 SECRET_KEYS = ("kubeconfig", "value")
-"""Keys of a Secret with a kubeconfig: of Open Cluster Management, and of Cluster API."""
+"""Keys of the kubeconfig in a Secret: Open Cluster Management, then Cluster API."""
 _DEFAULT_FILE = Path(".kube/config")
 _SERVICE_VARIABLES = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 _MOST_CONNECTIONS = 200
@@ -60,9 +60,9 @@ A watch may be silent for a minute. Without probes, a lost connection looks like
 
 
 def read_kubeconfig(path: Path, context_name: str = "", setting: str = SETTING) -> "KubeConfig":
-    """Return a context of the file, by default the current one, without all other entries; raises ConfigurationError.
+    """Return a context of the file, by default the current one, without other entries; raises ConfigurationError.
 
-    In a directory, of a mounted Secret, the file is the first one of `SECRET_KEYS`.
+    If the path is a directory, such as a mounted Secret, the first existing file of `SECRET_KEYS` is read.
     """
     path = path.expanduser()
     if path.is_dir():
@@ -83,15 +83,15 @@ def read_kubeconfig(path: Path, context_name: str = "", setting: str = SETTING) 
 def read_secret(data: Mapping[str, str], title: str, key: str = "", context: str = "") -> "SingleConfig":
     """Return the configuration in the data of a Secret; raises ConfigurationError.
 
-    It may neither name files nor run commands here: who may write the Secret may not read the files of the picker.
+    The kubeconfig must not name files or run commands, because writers of the Secret have no access to the picker.
     """
-    name = next((each for each in (key, *([] if key else SECRET_KEYS)) if each in data), None)
+    name = next((each for each in ((key,) if key else SECRET_KEYS) if each in data), None)
     if name is None:
         refuse_access(title, f"it has no key {key or ' or '.join(SECRET_KEYS)}: add the kubeconfig, or correct `key`")
     try:
         text = b64decode(data[name], validate=True).decode()
-    except ValueError:  # UnicodeDecodeError is one
-        refuse_access(title, f"{name} is no text in base64: create it with `kubectl create secret generic --from-file`")
+    except ValueError:  # including UnicodeDecodeError
+        refuse_access(title, f"{name} is not base64 text: create it with `kubectl create secret generic --from-file`")
     return _with_user(_read_text(text, Path(f"{title}, key {name}"), context, is_file=False))
 
 
@@ -102,7 +102,7 @@ def _read_text(text: str, path: Path, context_name: str, *, is_file: bool = True
     document = _document(text, path)
     name = context_name or document.get("current-context")
     if not isinstance(name, str) or not name:
-        refuse_access(path, "it has no current-context: `kubectl config use-context` sets it")
+        refuse_access(path, "it has no current-context: set it with `kubectl config use-context`")
     wanted = f"context {name!r}" if context_name else f"current-context {name!r}"
     context = _named(document, "contexts", name, wanted, path)
     cluster_name, user_name = context.get("cluster"), context.get("user")
@@ -110,7 +110,9 @@ def _read_text(text: str, path: Path, context_name: str, *, is_file: bool = True
     user = _named(document, "users", user_name, f"context {name!r} with user {user_name!r}", path) if user_name else {}
     _check(cluster, user, path)
     if not is_file and (named := [each for each in (*_FILES, "exec") if cluster.get(each) or user.get(each)]):
-        refuse_access(path, f"{named[0]} is not allowed here: `kubectl config view --flatten` writes files into it")
+        refuse_access(
+            path, f"{named[0]} is not allowed here: include the content of files with `kubectl config view --flatten`"
+        )
     cluster, user = _with_absolute_paths(cluster, path), _with_absolute_paths(user, path)
     try:
         return KubeConfig.from_dict(
@@ -133,7 +135,7 @@ def _document(text: str, path: Path) -> Mapping[str, object]:
     except (yaml.YAMLError, ValueError) as error:
         refuse_access(path, f"is not YAML: {reason_of(error)}; correct it")
     if not isinstance(document, dict):
-        refuse_access(path, "is not a kubeconfig: `kubectl config view --flatten --minify` writes one")
+        refuse_access(path, "is not a kubeconfig: create one with `kubectl config view --flatten --minify`")
     return document
 
 
@@ -153,21 +155,17 @@ def _check(cluster: Mapping[str, object], user: Mapping[str, object], path: Path
                 refuse_access(path, f"{key} is not supported: {remedy}")
     server = cluster.get("server")
     if not isinstance(server, str) or not _is_url(server):
-        refuse_access(
-            path, f"server is {server!r:.200}: write the URL of the API server, such as https://10.0.0.1:6443"
-        )
+        refuse_access(path, f"server is {server!r:.200}: write the URL of the API server, such as https://host:6443")
     for key in _DATA:
         data = (cluster if key in cluster else user).get(key)
         if isinstance(data, str) and data and not _is_pem(data):
-            refuse_access(path, f"{key} is not PEM in base64: `kubectl config view --raw` shows it as kubectl has it")
+            refuse_access(path, f"{key} is not PEM in base64: compare it with `kubectl config view --raw`")
     if _has(user, "client-certificate") and not _has(user, "client-key"):
-        refuse_access(path, "the user has a client-certificate and no client-key: add it")
+        refuse_access(path, "the user has a client-certificate but no client-key: add it")
     command = user.get("exec")
-    if isinstance(command, dict) and command.get("apiVersion") not in _EXEC_VERSIONS:
-        version = command.get("apiVersion")
-        refuse_access(
-            path, f"exec.apiVersion is {version!r:.100}: write {_EXEC_VERSIONS[0]}, or use a token or tokenFile"
-        )
+    if isinstance(command, dict) and (version := command.get("apiVersion")) not in _EXEC_VERSIONS:
+        remedy = f"write {_EXEC_VERSIONS[0]}, or use a token or tokenFile"
+        refuse_access(path, f"exec.apiVersion is {version!r:.100}: {remedy}")
 
 
 def _with_absolute_paths(content: Mapping[str, object], path: Path) -> dict[str, object]:
@@ -195,7 +193,7 @@ def _is_pem(text: str) -> bool:
 def _is_url(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        _ = parts.port  # raises for one that is no number
+        _ = parts.port  # raises ValueError for an invalid port
     except ValueError:
         return False
     return parts.scheme in {"http", "https"} and bool(parts.hostname)
@@ -217,10 +215,8 @@ def read_config(
     path = kubeconfig
     if path is None and (named := os.environ.get("KUBECONFIG", "")):
         if os.pathsep in named:
-            raise ConfigurationError(
-                f"KUBECONFIG names several files, {named}: name one, such as the output of "
-                "`kubectl config view --flatten`"
-            )
+            remedy = "name one file, such as the output of `kubectl config view --flatten`"
+            raise ConfigurationError(f"KUBECONFIG names several files, {named}: {remedy}")
         path = Path(named)
     if path is None and (service_account / "token").exists():
         found = _of_service_account(service_account)
@@ -273,7 +269,7 @@ def _default_config(service_account: Path) -> Path:
     if not path.exists():
         raise ConfigurationError(
             f"no access to Kubernetes: there is no service account in {service_account} and no {path}: run in a pod, "
-            "or set --kubeconfig or KUBECONFIG to a file"
+            f"or set {SETTING} to a file"
         )
     return path
 
@@ -309,8 +305,8 @@ def reason_of(error: BaseException) -> str:
     chain = list(_chain(error))
     for each in chain:
         if isinstance(each, ssl.SSLCertVerificationError):
-            said = each.verify_message.rstrip(".")
-            return f"its certificate is not accepted: {said}; correct the certificate authority or the address"
+            problem = each.verify_message.rstrip(".")
+            return f"its certificate is not accepted: {problem}; correct the certificate authority or the address"
     if isinstance(error, OSError) and error.strerror and not isinstance(error, ssl.SSLError):
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     kind = type(error).__name__
@@ -318,7 +314,7 @@ def reason_of(error: BaseException) -> str:
         return _CLIENT_ERRORS[kind]
     texts = [text for each in chain if (text := " ".join(str(each).split()))]
     if kind == "ConnectError":  # its own text lacks the reason
-        texts = [_words(each) for each in chain if isinstance(each, OSError) and each.strerror][-1:] or texts
+        texts = [_os_text(each) for each in chain if isinstance(each, OSError) and each.strerror][-1:] or texts
     return texts[0][:_REASON_LENGTH] if texts else (_BROKEN if len(chain) > 1 else kind)
 
 
@@ -327,8 +323,8 @@ def refuse_access(place: object, problem: str) -> NoReturn:
     raise ConfigurationError(f"no access to Kubernetes: {place}: {problem}")
 
 
-def _words(error: OSError) -> str:
-    """Return the text of an OS error; errors of name resolution have negative numbers and bring their own text."""
+def _os_text(error: OSError) -> str:
+    """Return the text of an OS error; errors of name resolution have negative numbers and their own text."""
     return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or ""
 
 

@@ -11,7 +11,7 @@ import structlog
 
 from epp.framework.clock import Clock
 from epp.framework.messages import printable
-from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
+from epp.kube.access import REFUSED, ApiError, ApiUnreachableError, KubeApi
 from epp.kube.resources import EVENTS
 
 _MESSAGE_BYTES = 1024
@@ -23,13 +23,12 @@ _REPEAT_SECONDS = 1200.0
 _BURST = 3
 _REFILL_SECONDS = 300.0
 COMPONENT = "inference-epp"
-_LOOK_SECONDS = 1.0
+_CHECK_SECONDS = 1.0
 _RETRY_SECONDS = 30.0
 _LONGEST_RETRY_SECONDS = 600.0
-"""Maximum while events are forbidden. The delay doubles each time: a starting server forbids briefly, too."""
+"""Maximum delay while events are forbidden; it doubles each time, because a starting server also forbids access."""
 _ANSWER_SECONDS = 10.0
 _NAME_CHARACTERS = 200
-_FORBIDDEN = frozenset({401, 403})
 
 _log = structlog.get_logger()
 
@@ -42,13 +41,13 @@ class Topic:
     """Reason of the event for a problem."""
     normal: str
     """Reason of the event for its end."""
-    relief: str
+    resolved: str
     """Message of the event for its end."""
     grace_seconds: float = 0.0
 
 
 CONFIGURATION = Topic("ConfigurationRefused", "ConfigurationAccepted", "the configuration file is in effect again")
-POOL = Topic("PoolNotFound", "PoolFound", "the pool is there again", grace_seconds=15.0)
+POOL = Topic("PoolNotFound", "PoolFound", "the pool exists again", grace_seconds=15.0)
 ENDPOINTS = Topic("NoEndpoints", "EndpointsFound", "the pool has endpoints again", grace_seconds=15.0)
 OBJECTS = Topic("ObjectsRefused", "ObjectsAccepted", "all objects are in effect again")
 TOPICS = (CONFIGURATION, POOL, ENDPOINTS, OBJECTS)
@@ -107,7 +106,7 @@ class EventSchedule:
             else:
                 is_due = not state.problem or bool(state.recorded) or now - state.since >= topic.grace_seconds
             if is_due:
-                return Event(topic, state.problem or topic.relief, bool(state.problem))
+                return Event(topic, state.problem or topic.resolved, bool(state.problem))
         return None
 
     def written(self, event: Event, now: float) -> None:
@@ -185,7 +184,7 @@ class EventWriter:
             event = self._schedule.due(now) if now >= pause_until and self._may_write() else None
             if event is not None:
                 pause_until = now + await self._write(event)
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_CHECK_SECONDS)
 
     async def _write(self, event: Event) -> float:
         """Write an event; return the delay before the next one."""
@@ -210,7 +209,7 @@ class EventWriter:
     def _failed(self, error: Exception, subject: Subject) -> float:
         if not isinstance(error, ApiError):
             return _RETRY_SECONDS
-        forbidden = error.status in _FORBIDDEN
+        forbidden = error.status in REFUSED
         if not self._refusal_logged:
             remedy = f"allow create and patch of events in {subject.namespace}, or ignore this"
             _log.info("events cannot be written", reason=str(error), **({"remedy": remedy} if forbidden else {}))

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from epp.framework.clock import Clock
-from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
+from epp.kube.access import REFUSED, ApiError, ApiUnreachableError, KubeApi
 from epp.kube.objects.base import Part, convert
 from epp.kube.resources import LEASES
 
@@ -24,7 +24,6 @@ _LONGEST_SECONDS = 60.0
 """Maximum for the duration that another replica writes into the lease."""
 _CREDITED_RETRIES = 2
 _JITTER = (0.8, 1.2)
-_FORBIDDEN = frozenset({401, 403})
 
 _log = structlog.get_logger()
 
@@ -54,11 +53,11 @@ class _Lease(Part, frozen=True):
 
 
 Attempt: TypeAlias = Generator[tuple[str, Mapping[str, object] | None], bytes, bool]
-"""Yields method and body of each request; gets the body of the response, or an ApiError; returns whether it wrote."""
+"""Yields method and body of each request, receives the response or an ApiError; returns whether it wrote the lease."""
 
 
 class Lease:
-    """State of the lease from the view of one replica, without I/O.
+    """State of the lease as seen by one replica, without I/O.
 
     A write has the resourceVersion that it replaces: if two replicas write at the same time, the API server rejects
     one. The replica uses its own clock: a lease expires when it is unchanged for its duration. Time without access to
@@ -115,10 +114,13 @@ class Lease:
         return False
 
     def _may_write(self, *, resigns: bool) -> bool:
-        is_mine = self._document is not None and self.holder == self.identity
-        theirs = min(self._spec.lease_duration_seconds or 0, _LONGEST_SECONDS)
-        has_expired = self._unchanged_seconds >= max(self._settings.seconds, theirs)
-        return is_mine or (not resigns and (not self.holder or has_expired))
+        duration = min(self._spec.lease_duration_seconds or 0, _LONGEST_SECONDS)
+        has_expired = self._unchanged_seconds >= max(self._settings.seconds, duration)
+        return self._is_mine or (not resigns and (not self.holder or has_expired))
+
+    @property
+    def _is_mine(self) -> bool:
+        return self._document is not None and self.holder == self.identity
 
     def _content(self, *, resigns: bool) -> dict[str, object]:
         before = self._document or {
@@ -127,8 +129,7 @@ class Lease:
             "metadata": {"name": self._settings.name, "namespace": self._settings.namespace},
         }
         now = datetime.fromtimestamp(self._clock.utc(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        is_mine = self._document is not None and self.holder == self.identity
-        transitions = self._spec.lease_transitions or 0
+        is_mine, transitions = self._is_mine, self._spec.lease_transitions or 0
         spec = {
             "holderIdentity": "" if resigns else self.identity,
             "leaseDurationSeconds": 1 if resigns else max(1, math.ceil(self._settings.seconds)),
@@ -167,7 +168,7 @@ class LeaderElection:
         self.lease = Lease(settings, identity, clock)
         self.is_leader = False
         self.problem = ""
-        """Reason why the last attempt failed; empty if it succeeded."""
+        """Error of the last attempt; empty if it succeeded."""
         self._api = api
         self._clock = clock
         self._collection = LEASES.path("v1", settings.namespace)
@@ -240,7 +241,7 @@ class LeaderElection:
             self._failing_since = now
         if self._is_failure_logged:
             return
-        if isinstance(error, ApiError) and error.status in _FORBIDDEN:
+        if isinstance(error, ApiError) and error.status in REFUSED:
             remedy = f"allow get, create and update of leases.{LEASES.group} in {self.settings.namespace}"
             _log.error("no access to the lease", lease=self._title, reason=self.problem, remedy=remedy)
         elif now - self._failing_since >= self.settings.seconds - self._answer_seconds:
@@ -266,4 +267,4 @@ class LeaderElection:
 
 
 def _words(error: Exception) -> str:
-    return str(error) or "no answer in time"
+    return str(error) or "no response in time"

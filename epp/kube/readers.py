@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plugins that read objects of a cluster or of a hub: their watches, and the calls that report changes."""
+"""Watches for plugins that read objects of a cluster or a hub, and the tasks that report changes to the plugins."""
 
 import asyncio
 import time
@@ -38,7 +38,7 @@ Retag: TypeAlias = Callable[[ObjectReader[Any], AffectedEndpoints], None]
 
 
 class ObjectStream(Protocol):
-    """Objects of a kind, kept up to date, as in `Watched`."""
+    """Current objects of a kind, such as those of `Watched`."""
 
     @property
     def objects(self) -> Mapping[str, Any]:
@@ -94,7 +94,7 @@ class ReadingTask:
                 self._open(kind)
 
     def unread(self, kinds: Collection[str]) -> str:
-        """Return why objects of kinds of these names may be out of date; empty if they are not. For any thread."""
+        """Return the reason that objects of these kinds may be out of date; empty if they are current. Thread-safe."""
         for kind, opened in tuple(self.streams.items()):
             watch = opened.stream
             if not isinstance(watch, Watched) or kind.kind not in kinds or not watch.reason:
@@ -136,13 +136,13 @@ class ReadingTask:
             affected = await self._reader.objects_changed([self._objects(*each) for each in changed.items()])
             self._retag(self._reader, affected)
         except BaseException:
-            for kind, ids in changed.items():  # reported again after a restart of this task
+            for kind, ids in changed.items():  # the restarted task reports them again
                 self._note(kind, ids)
             raise
         self.reported.set()
         known = {(kind.group, kind.kind, kind.hub) for kind in self.streams}
-        hubs = {kind.hub for kind in self.streams}
-        for kind in self._reader.kinds:  # some depend on objects
+        hubs = {hub for *_, hub in known}
+        for kind in self._reader.kinds:  # these may depend on objects
             if kind.hub in hubs and (kind.group, kind.kind, kind.hub) not in known:
                 self._open(kind)
 
@@ -165,7 +165,7 @@ class Hubs:
     """Watches of API servers other than that of the pool, which the pools of a process share."""
 
     def __init__(self, clock: Clock, supervisor: Supervisor, pool: Cluster | None = None) -> None:
-        """`pool` is the API server with the Secrets of hubs; None without one."""
+        """`pool` is the cluster with the Secrets for hubs, if any."""
         self._clock = clock
         self._supervisor = supervisor
         self._pool = pool
@@ -174,11 +174,11 @@ class Hubs:
 
     @property
     def clusters(self) -> Mapping[HubAccess, Cluster]:
-        """Clusters in use; may be read in any thread."""
+        """Clusters in use; thread-safe."""
         return self._clusters.copy()
 
     def cluster(self, hub: HubAccess) -> Cluster:
-        """Return the watches of a hub; raises ConfigurationError for access that cannot be used."""
+        """Return the watches of a hub; raises ConfigurationError for unusable credentials."""
         if hub not in self._clusters:
             if hub.secret:
                 api = self._api_of_secret(hub)
@@ -188,9 +188,11 @@ class Hubs:
         return self._clusters[hub]
 
     def _api_of_secret(self, hub: HubAccess) -> KubeApi:
-        """Return access with the kubeconfig in a Secret, which is followed."""
+        """Return a client with the kubeconfig in a Secret; it follows changes of the Secret."""
         if self._pool is None:
-            raise ConfigurationError(f"{hub}: no API server of a pool has it: give --pool-name, or use `kubeconfig`")
+            raise ConfigurationError(
+                f"{hub}: the picker has no cluster to read the Secret from: set --pool-name, or use `kubeconfig`"
+            )
         namespace, _, name = hub.secret.partition("/")
         only = {"fieldSelector": f"metadata.name={name}"}
         watched = self._pool.watch(SECRETS, secret_data, namespace=namespace, selector=only, optional=True)
@@ -202,7 +204,7 @@ class Hubs:
             data = watched.objects.get(hub.secret)
             if data is None:
                 reason = watched.reason or "it does not exist"
-                raise ConfigurationError(f"{hub}: {reason}; create it, and allow get, list and watch of it by its name")
+                raise ConfigurationError(f"{hub}: {reason}; create it, and allow get, list and watch of this Secret")
             return await asyncio.to_thread(read_secret, data, str(hub), hub.key, hub.context)
 
         api = KubeApi(setting=str(hub), read=read)
@@ -211,7 +213,7 @@ class Hubs:
         return api
 
     async def close_unused(self) -> None:
-        """Close the connections to hubs that no plugin reads any more."""
+        """Close the connections to hubs that no plugin reads."""
         for hub in [hub for hub, cluster in self._clusters.items() if not cluster.watches]:
             await self._clusters.pop(hub).close()
             if self._pool is not None and (secret := self._secrets.pop(hub, None)) is not None:
@@ -236,7 +238,7 @@ class ClusterReaders:
         shared: Iterable[SharedObjects] = (),
         hubs: Hubs | None = None,
     ) -> None:
-        """`cluster` and `namespace` are those of the pool; without a cluster, only objects of hubs are read."""
+        """`cluster` and `namespace` belong to the pool; without a cluster, only objects of hubs are read."""
         self.cluster = cluster
         self.hubs = hubs or Hubs(SystemClock(), supervisor, cluster)
         self._namespace = namespace
@@ -245,7 +247,7 @@ class ClusterReaders:
         self._running: dict[ObjectReader[Any], tuple[ReadingTask, asyncio.Task[None]]] = {}
 
     async def connect(self, readings: Iterable[Reading], retag: Retag) -> None:
-        """Start reading for more plugins; return when each has its first objects, or after ten seconds."""
+        """Start reading for new plugins; return when each has its first objects, or after ten seconds."""
         new: list[ReadingTask] = []
         for reading in readings:
             if (known := self._running.get(reading.reader)) is not None:
@@ -287,7 +289,7 @@ class ClusterReaders:
             own = hub.api.namespace or self._namespace
             watched = hub.watch(resource, reader.decode, fallback=own if resource.namespaced else "", optional=True)
             return watched, partial(hub.release, watched)
-        assert self.cluster is not None  # noqa: S101  its kinds are read only then
+        assert self.cluster is not None  # noqa: S101  see _readable
         for shared in self._shared:
             if (shared.resource, shared.decode) == (resource, reader.decode):
                 return shared.stream, lambda: None

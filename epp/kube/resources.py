@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of the Kubernetes API that a picker uses, its rights to them, and the Role and ClusterRole that grant these."""
+"""Kinds of the Kubernetes API that a picker uses, its rights, and the Role and ClusterRole that grant them."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,9 +25,9 @@ class Resource(NamedTuple):
     kind: str
     namespaced: bool = True
     everywhere: bool = False
-    """Whether it is read in all namespaces; in that of the pool if access to all of them is forbidden."""
+    """Whether all namespaces are read; only that of the pool if access to all is forbidden."""
     names: str = ""
-    """Regular expression of the names of the objects that are read; empty for all."""
+    """Regular expression for the names of objects to read; empty for all."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -80,7 +80,7 @@ OME_SERVICES = (
     Resource("ome.io", ("v1beta1",), "servingruntimes", "ServingRuntime"),
     Resource("ome.io", ("v1beta1",), "clusterservingruntimes", "ClusterServingRuntime", namespaced=False),
 )
-"""Objects that bound the hardware of requests."""
+"""Objects that limit the hardware for requests."""
 _DRA = ("v1", "v1beta2", "v1beta1")
 ACCELERATORS = (
     NODES,
@@ -107,7 +107,7 @@ MEMORY_QUOTAS = (
     Resource("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "clusterqueues", "ClusterQueue", namespaced=False),
     Resource("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "localqueues", "LocalQueue", everywhere=True),
 )
-"""Quotas of accelerator memory, which the plugin tenant-quotas applies if it is told to, and labels of namespaces."""
+"""Quotas of accelerator memory, which the plugin tenant-quotas can apply, and labels of namespaces."""
 
 _SETS = ("v1beta2", "v1beta1")
 _KUEUE = ("v1beta2", "v1beta1", "v1alpha1")
@@ -140,7 +140,7 @@ def resource_of(kind: ObjectKind) -> Resource:
 
 
 RBAC = "rbac.authorization.k8s.io"
-HARDWARE, CLUSTER, METRICS = "hardware", "clusters", "who may read metrics"
+HARDWARE, CLUSTER, METRICS = "hardware", "clusters", "access to metrics"
 """Purposes of optional needs: hardware of endpoints, clusters of endpoints, and readers of metrics."""
 _READ = ("get", "list", "watch")
 _SERVICE_ACCOUNT = "system:serviceaccount"
@@ -201,9 +201,9 @@ def needs_of_picker(namespace: str, *, pool_group: str | None, lease: str | None
         needs.append(required(LEASES, "leader election", "get", "update", name=lease))
     needs += [
         here(OBJECTIVES, "priorities"),
-        here(LEGACY_OBJECTIVES, f"the same without {OBJECTIVES.group}"),
-        here(REWRITES, "models to ask for instead"),
-        here(LEGACY_REWRITES, f"the same without {REWRITES.group}"),
+        here(LEGACY_OBJECTIVES, f"priorities without {OBJECTIVES.group}"),
+        here(REWRITES, "model rewrites"),
+        here(LEGACY_REWRITES, f"model rewrites without {REWRITES.group}"),
     ]
     if pool_group is not None:
         needs.append(here(EVENTS, "problems of the pool in kubectl describe", "create", "patch"))
@@ -247,12 +247,7 @@ def role(name: str, needs: Iterable[Need], *, namespace: str = "") -> dict[str, 
     for need in needs:
         resources[need.resource.group, tuple(need.verbs), need.name].append(need.resource.plural)
     rules = [
-        {
-            "apiGroups": [group],
-            "resources": plurals,
-            **({"resourceNames": [only]} if only else {}),
-            "verbs": list(verbs),
-        }
+        {"apiGroups": [group], "resources": plurals, **({"resourceNames": [only]} if only else {}), "verbs": [*verbs]}
         for (group, verbs, only), plurals in resources.items()
     ]
     kind = "Role" if namespace else "ClusterRole"

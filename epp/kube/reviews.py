@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reviews by an API server: who an HTTP client is and may do, and the rights of a picker, kind by kind."""
+"""Reviews by an API server: identity and rights of HTTP clients, and rights of a picker by kind."""
 
 import asyncio
 import hashlib
@@ -13,8 +13,8 @@ import msgspec
 
 from epp.framework.clock import Clock
 from epp.framework.errors import ConfigurationError
-from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
-from epp.kube.collection import ABSENT, ApiCollection, ApiResources, in_first_version
+from epp.kube.access import ABSENT, FORBIDDEN, UNAUTHORIZED, ApiError, ApiUnreachableError, KubeApi
+from epp.kube.collection import ApiCollection, ApiResources, in_first_version
 from epp.kube.configuration import SETTING
 from epp.kube.objects.base import Part, decoded
 from epp.kube.resources import (
@@ -35,8 +35,6 @@ KEPT_SECONDS = 600.0
 _MOST_CACHED = 1024
 _MOST_AT_ONCE = 8
 _AT_ONCE = 8
-_UNAUTHORIZED = 401
-_FORBIDDEN = 403
 _FORMER = {OBJECTIVES: LEGACY_OBJECTIVES, REWRITES: LEGACY_REWRITES}
 _TOKENS, _ACCESS = (each.group for each in REVIEWS)
 
@@ -103,7 +101,7 @@ class TokenReviews:
         task = self._pending.get(key)
         if task is None:
             if len(self._pending) >= _MOST_AT_ONCE:
-                raise NoVerdictError("too many tokens are being looked up: ask again in a moment")
+                raise NoVerdictError("too many token reviews are in progress: try again in a moment")
             task = self._pending[key] = asyncio.create_task(self._review(token, path))
             task.add_done_callback(lambda done: self._ended(key, done))
         verdict = await asyncio.shield(task)  # other callers may wait for it after a cancellation
@@ -116,7 +114,7 @@ class TokenReviews:
     def _ended(self, key: bytes, task: asyncio.Task[Verdict]) -> None:
         del self._pending[key]
         if not task.cancelled():
-            task.exception()  # marks it as retrieved, in case all callers are gone
+            task.exception()  # marks it as retrieved, even if all callers were cancelled
 
     async def _review(self, token: str, path: str) -> Verdict:
         review = await self._review_of("TokenReview", _TOKENS, _TokenReview, {"token": token})
@@ -136,8 +134,8 @@ class TokenReviews:
         try:
             return await _reviewed(self._api, kind, group, answer, spec)
         except ApiError as error:
-            remedy = ": allow create of tokenreviews and subjectaccessreviews" if error.status == _FORBIDDEN else ""
-            raise NoVerdictError(f"{kind} was refused: {error}{remedy}") from error
+            remedy = ": allow create of tokenreviews and subjectaccessreviews" if error.status == FORBIDDEN else ""
+            raise NoVerdictError(f"{kind} was rejected: {error}{remedy}") from error
         except (ApiUnreachableError, ValueError) as error:
             raise NoVerdictError(str(error)) from error
 
@@ -187,23 +185,20 @@ async def user_of(api: KubeApi, setting: str = SETTING) -> str:
         return (await _reviewed(api, "SelfSubjectReview", _TOKENS, _User)).name
     except ApiUnreachableError as error:
         raise ConfigurationError(
-            f"no answer from the API server: {error}; start it, or name a kubeconfig with its present address "
-            f"({setting})"
+            f"no response from the API server: {error}; start it, or correct its address in the kubeconfig ({setting})"
         ) from error
     except ApiError as error:
-        if error.status == _UNAUTHORIZED:
+        if error.status == UNAUTHORIZED:
             raise ConfigurationError(
-                f"the API server {api.server} refuses the credentials: {error}; log in again, or name a kubeconfig "
-                f"with a valid token or certificate ({setting})"
+                f"the API server {api.server} rejects the credentials: {error}; log in again, or set a kubeconfig with "
+                f"a valid token or certificate ({setting})"
             ) from error
         if "cannot impersonate" in str(error):
-            raise ConfigurationError(
-                f"--as: {error}; the user of the kubeconfig needs the verb impersonate for that"
-            ) from error
+            raise ConfigurationError(f"--as: {error}; allow the user of the kubeconfig to impersonate") from error
         return ""
     except ValueError as error:
         raise ConfigurationError(
-            f"{api.server} does not answer as an API server of Kubernetes does: {error}; correct the kubeconfig"
+            f"{api.server} does not respond like a Kubernetes API server: {error}; correct the kubeconfig"
         ) from error
 
 
@@ -228,7 +223,7 @@ def _first(need: Need) -> dict[str, str]:
 class _Check:
     def __init__(self, api: KubeApi) -> None:
         self._api = api
-        self._turn = asyncio.Semaphore(_AT_ONCE)
+        self._limit = asyncio.Semaphore(_AT_ONCE)
 
     async def access(self, need: Need) -> Access:
         reviews = await asyncio.gather(*(self._review(need, verb) for verb in need.verbs))
@@ -238,7 +233,7 @@ class _Check:
             version, error = await self._list(need)
             if error is not None and error.status in ABSENT:
                 return Access(need=need, state=AccessState.ABSENT)
-            if error is not None and error.status != _FORBIDDEN:
+            if error is not None and error.status != FORBIDDEN:
                 return Access(need=need, state=AccessState.FAILED, reason=str(error))
             verbs["list"] = error is None
             reason = "" if error is None else str(error)
@@ -258,16 +253,10 @@ class _Check:
 
     async def _review(self, need: Need, verb: str) -> bool | None:
         """Return whether a verb is allowed; None if the API server does not support reviews."""
-        attributes = {
-            "verb": verb,
-            "group": need.resource.group,
-            "resource": need.resource.plural,
-            "namespace": need.namespace,
-            "name": need.name,
-        }
-        spec = {"resourceAttributes": attributes}
+        resource = {"group": need.resource.group, "resource": need.resource.plural}
+        spec = {"resourceAttributes": {"verb": verb, **resource, "namespace": need.namespace, "name": need.name}}
         try:
-            async with self._turn:
+            async with self._limit:
                 return (await _reviewed(self._api, "SelfSubjectAccessReview", _ACCESS, AccessReview, spec)).allowed
         except (ApiError, ValueError):
             return None
@@ -289,7 +278,7 @@ class _Check:
             params = {**_first(need), "watch": "true", "timeoutSeconds": "1", "resourceVersion": now}
             await self._get(path, params)
         except ApiError as error:
-            return False if error.status == _FORBIDDEN else None
+            return False if error.status == FORBIDDEN else None
         except ValueError:
             return None
         return True
@@ -309,5 +298,5 @@ class _Check:
         return False
 
     async def _get(self, path: str, params: Mapping[str, str] | None = None) -> bytes:
-        async with self._turn:
+        async with self._limit:
             return await self._api.request("GET", path, params=params)

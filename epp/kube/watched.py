@@ -9,8 +9,8 @@ from enum import StrEnum
 import structlog
 
 from epp.framework.clock import Clock
-from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
-from epp.kube.collection import EXPIRED, ApiCollection, Decode, ObjectSet, T
+from epp.kube.access import ABSENT, EXPIRED, REFUSED, UNAUTHORIZED, ApiError, ApiUnreachableError, KubeApi
+from epp.kube.collection import ApiCollection, Decode, ObjectSet, T
 from epp.kube.resources import Resource
 
 _FIRST_DELAY_SECONDS = 0.2
@@ -27,9 +27,6 @@ _WATCH_SECONDS = (240, 480)
 """Range of the random duration of a watch, so that the watches of replicas end at different times."""
 _NARROWED_WATCH_SECONDS = (45, 90)
 """Range while access to all namespaces is forbidden; they are tried again after each watch."""
-_UNAUTHORIZED = 401
-_FORBIDDEN = frozenset({_UNAUTHORIZED, 403})
-_ABSENT = frozenset({404, 405})
 _OVERLOADED = frozenset({429, 503})
 
 _log = structlog.get_logger()
@@ -67,7 +64,7 @@ class Watched(ObjectSet[T]):
         """`selector` has a `labelSelector` or a `fieldSelector`; an empty namespace means all of them.
 
         `fallback` is the namespace to read if access to all is forbidden. `observer` is called when the state changes.
-        `place` is what the objects come from, for messages.
+        `place` is the source of the objects, for messages.
         """
         super().__init__(resource, decode, place)
         self.collection = ApiCollection(resource, namespace, fallback)
@@ -78,12 +75,12 @@ class Watched(ObjectSet[T]):
         self._api = api
         self._clock = clock
         self._selector = dict(selector or {})
-        self._generator = generator or random.Random()  # noqa: S311  spreads requests, guards nothing
+        self._generator = generator or random.Random()  # noqa: S311  only spreads requests
         self._observer = observer
         self._settled = asyncio.Event()
         self._listed = asyncio.Event()
         self._was_wide = False
-        """Whether all namespaces were readable once; the objects then stay in effect if access is forbidden later."""
+        """Whether all namespaces were readable once; if so, the objects stay in effect if access is forbidden later."""
         self._narrow_version = ""
         """resourceVersion at which the fallback continues after another try of all namespaces."""
         self._lost_at: float | None = None
@@ -174,22 +171,22 @@ class Watched(ObjectSet[T]):
         if error.status == EXPIRED:
             self.version = ""
             return self._next_delay(_LONGEST_DELAY_SECONDS)
-        if error.status in _ABSENT:
+        if error.status in ABSENT:
             self.version = ""
             if self.collection.next_version():
                 return 0.0
             self._narrow_version = ""
             return self._missing(error)
         self._missing_at = None
-        if error.status in _FORBIDDEN:
-            unauthorized = error.status == _UNAUTHORIZED
+        if error.status in REFUSED:
+            unauthorized = error.status == UNAUTHORIZED
             if not unauthorized and not self._was_wide and self.collection.narrow():
                 self.version, self._narrow_version = self._narrow_version, ""
                 return 0.0
-            refused = "the API server refuses the credentials: " if unauthorized else ""
-            self._interrupted(WatchState.FORBIDDEN, f"{refused}{error}")
+            rejected = "the API server rejects the credentials: " if unauthorized else ""
+            self._interrupted(WatchState.FORBIDDEN, f"{rejected}{error}")
             self._settled.set()
-            return self._next_delay(_LONGEST_DELAY_OF_MISSING_SECONDS if not refused else _LONGEST_DELAY_SECONDS)
+            return self._next_delay(_LONGEST_DELAY_SECONDS if unauthorized else _LONGEST_DELAY_OF_MISSING_SECONDS)
         if error.status not in _OVERLOADED:
             self.version = ""  # the server may reject this version
         self._failing_at, failing = self._since(self._failing_at)

@@ -122,7 +122,7 @@ async def test_objects_of_a_missing_file_are_removed_after_the_grace_period(clus
         await gateway.process.says("stays as it was, with 2 objects: it is gone")
         await gateway.process.says("objects of a missing file removed")
         (missing,) = await gateway.not_in_effect(1)
-        assert (missing["reason"], missing["kept"]) == ("it is gone: restore it, or take it out of `paths`", 0)
+        assert (missing["reason"], missing["kept"]) == ("it is gone: restore it, or remove it from `paths`", 0)
         with pytest.raises(openai.RateLimitError):
             await client.chat.completions.create(**question())
 

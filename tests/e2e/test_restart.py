@@ -55,7 +55,7 @@ async def health(channel: grpc.aio.Channel, name: str = "readiness") -> int:
 
 
 async def test_tf_15_picker_is_not_ready_and_refuses_until_its_endpoints_have_reported(monkeypatch):
-    monkeypatch.setattr(running, "_LOOKS", 100_000)  # however slow this machine is
+    monkeypatch.setattr(running, "_CHECKS", 100_000)  # however slow this machine is
     picker = Picker(
         PickerSettings(
             server=server_settings("127.0.0.1:0"),

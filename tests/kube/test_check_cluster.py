@@ -183,7 +183,7 @@ async def test_impersonation_needs_a_right_of_its_own(check, space):
     exit_code, said = await check(space, "--as=admin", user=user)
     assert exit_code == 1
     assert said.error.startswith("error: --as: ")
-    assert said.error.endswith("; the user of the kubeconfig needs the verb impersonate for that")
+    assert said.error.endswith("; allow the user of the kubeconfig to impersonate")
 
 
 async def test_objects_that_are_not_in_effect_as_written_are_warnings(check, space):
@@ -260,7 +260,7 @@ async def test_wrong_token_is_one_sentence_with_the_remedy(cluster, tmp_path):
     assert exit_code == 1
     assert said.out == []
     assert said.error == (
-        f"error: the API server {cluster.access.url} refuses the credentials: Unauthorized; log in again, or name a "
+        f"error: the API server {cluster.access.url} rejects the credentials: Unauthorized; log in again, or set a "
         "kubeconfig with a valid token or certificate (--kubeconfig or KUBECONFIG)"
     )
 
@@ -271,8 +271,8 @@ async def test_absent_api_server_is_one_sentence_with_the_remedy(own_cluster, tm
     cluster.server.kill()
     exit_code, said = await outcome("check", "--cluster", "--kubeconfig", str(kubeconfig))
     assert exit_code == 1
-    assert said.error.startswith(f"error: no answer from the API server: {cluster.access.url}: ")
-    assert said.error.endswith("; start it, or name a kubeconfig with its present address (--kubeconfig or KUBECONFIG)")
+    assert said.error.startswith(f"error: no response from the API server: {cluster.access.url}: ")
+    assert said.error.endswith("; start it, or correct its address in the kubeconfig (--kubeconfig or KUBECONFIG)")
 
 
 async def test_kubeconfig_that_is_missing_is_one_sentence(tmp_path):

@@ -173,7 +173,7 @@ async def test_ocm_15_hub_dies_and_comes_back(clusters):
     await clusters.fleet.start("b")
     await picker.uses("a-rank-0", "b-rank-0", "west")  # the pool goes on without the hub
     await clusters.hub.cluster.server.start()
-    await picker.command.says('"msg":"hub answers again"')
+    await picker.command.says('"msg":"hub readable again"')
     await clusters.choose("east")
     await served_by(picker, "a-rank-0", "b-rank-0")
 
@@ -231,7 +231,7 @@ async def test_ocm_15_new_credentials_of_a_mounted_secret_are_read(clusters):
     (secret / "kubeconfig").write_text("clusters: [")
     await clusters.hub_user.revoke(old)
     await clusters.hub.cluster.restart()  # so that watches log in again
-    line = await picker.command.says("Kubernetes credentials not readable, the earlier ones stay in use")
+    line = await picker.command.says("Kubernetes credentials not readable, the earlier ones stay in effect")
     assert f"{secret}/kubeconfig: is not YAML" in line
     assert "kubeconfig: is not YAML" in (await hub_of(picker))["credentials"]
     clusters.hub_user.kubeconfig(secret / "kubeconfig")
@@ -258,7 +258,7 @@ async def test_ocm_15_kubeconfig_in_a_secret_is_read_with_a_right_to_its_name_an
     async def is_told() -> bool:
         problem = (await hub_of(picker)).get("credentials", "")
         named = problem.startswith(f"Secret {clusters.pool.namespace}/hub: secrets")
-        return named and "is forbidden" in problem and problem.endswith("allow get, list and watch of it by its name")
+        return named and "is forbidden" in problem and problem.endswith("allow get, list and watch of this Secret")
 
     await until(is_told, "the missing right is told", seconds=PATIENCE_SECONDS)
     await clusters.pool.grant(clusters.pool_user, role)

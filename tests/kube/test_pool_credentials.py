@@ -58,7 +58,7 @@ async def test_token_that_is_refused_changes_nothing_and_is_said_until_there_is_
         await picker.uses("a-rank-0")
         await user.revoke(await user.renew())
         await space.pool(selector={"app": "other"}, ports=fleet.ports)
-        line = await picker.command.says("the API server refuses the credentials: Unauthorized")
+        line = await picker.command.says("the API server rejects the credentials: Unauthorized")
         assert f"pods in {space}" in line
         await load.reaches("a-rank-0")
         user.kubeconfig(kubeconfig)

@@ -47,13 +47,10 @@ class Metadata(Part, frozen=True, kw_only=True):
     @property
     def created(self) -> datetime | None:
         """Time of creation; None if unknown, as in a hand-written object."""
-        if not isinstance(self.creation_timestamp, str):
-            return None
-        try:
-            time = datetime.fromisoformat(self.creation_timestamp)
-        except ValueError:
-            return None
-        return time if time.tzinfo else time.replace(tzinfo=UTC)
+        if isinstance(self.creation_timestamp, str):
+            with suppress(ValueError):
+                return _utc(self.creation_timestamp)
+        return None
 
     @property
     def is_terminating(self) -> bool:
@@ -98,6 +95,12 @@ class ClusterObject(Object, frozen=True, kw_only=True):
         return self.metadata.name
 
 
+def _utc(text: str) -> datetime:
+    """Return a time in ISO format, in UTC by default; raises ValueError."""
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
 def condition_of(conditions: tuple[Condition, ...], kind: str) -> Condition | None:
     return next((condition for condition in conditions if condition.type == kind), None)
 
@@ -137,7 +140,7 @@ def _dotted_fields(cls: Hashable) -> tuple[str, ...]:
 
 
 def _values_at(data: Mapping[str, object], names: Iterable[str]) -> Iterator[tuple[str, object]]:
-    """Yield each dotted name that is in the data, with its value; raises ValueError if a parent is no mapping."""
+    """Yield each dotted name that is in the data, with its value; raises ValueError if a parent is not a mapping."""
     for name in names:
         value: object = data
         place = ""
@@ -191,8 +194,8 @@ class Faults:
 
     @property
     def found(self) -> tuple[str, ...]:
-        """The first twenty faults as text, then the number of further ones."""
-        more = (f"{self._left_out} further values are impossible as well",) if self._left_out else ()
+        """First twenty faults as text, and the number of further ones."""
+        more = (f"{self._left_out} further values are impossible",) if self._left_out else ()
         return (*self._found, *more)
 
     def add(self, field: str, value: object, remedy: str) -> None:
@@ -220,11 +223,8 @@ class Faults:
         if value is None or value == "":
             return None
         if isinstance(value, str):
-            try:
-                found = datetime.fromisoformat(value)
-                return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
-            except (ValueError, OverflowError):
-                pass
+            with suppress(ValueError, OverflowError):
+                return _utc(value).timestamp()
         self.add(field, value, "write a date such as 2030-01-01T00:00:00Z")
         return None
 

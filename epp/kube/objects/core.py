@@ -19,7 +19,7 @@ class MatchExpression(Part, frozen=True, kw_only=True):
     values: tuple[str, ...] = ()
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """Return whether it holds, which one with an unknown operator never does; NotIn holds for a missing key."""
+        """Return whether the labels meet the expression; NotIn holds for a missing key, an unknown operator never."""
         match self.operator:
             case "Exists":
                 return self.key in labels
@@ -156,7 +156,7 @@ class Pod(Object, frozen=True, kw_only=True):
     """ConfigMaps with environment variables of its containers, as `namespace/name`."""
 
     def contradiction(self) -> tuple[str, Self] | None:
-        """Return a container whose name occurs again; the last container with a name is used."""
+        """Return a container with a repeated name; the last container with a name is used."""
         for field, containers in (("containers", self.spec.containers), ("init_containers", self.spec.init_containers)):
             last = {each.name: index for index, each in enumerate(containers)}
             if len(last) == len(containers):
@@ -164,7 +164,9 @@ class Pod(Object, frozen=True, kw_only=True):
             first = next(index for index, each in enumerate(containers) if last[each.name] != index)
             name = containers[first].name
             place = f"spec.{'containers' if field == 'containers' else 'initContainers'}"
-            sentence = f"{place}[{first}] is called {name!r}, as {place}[{last[name]}] is: give each its own name"
+            sentence = (
+                f"{place}[{first}] has the name {name!r} of {place}[{last[name]}]: give each container its own name"
+            )
             kept = tuple(each for index, each in enumerate(containers) if index != first)
             return sentence, msgspec.structs.replace(self, spec=msgspec.structs.replace(self.spec, **{field: kept}))
         return None
@@ -212,7 +214,7 @@ class PodReference(Part, frozen=True, kw_only=True):
 DEVICE_VARIABLES = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 UNIT_COSTS_NAME = "accelerator-unit-costs"
 DEFAULT_VARIANT_COST = Fraction(10)
-"""Default of the kind VariantAutoscaling. It says nothing about the hardware, so it is not a price."""
+"""Default cost of a VariantAutoscaling; it is unrelated to the hardware, so it is not used as a price."""
 
 
 class UnitCost(Part, frozen=True, kw_only=True):
@@ -238,12 +240,12 @@ class VariantAutoscaling(Object, frozen=True, kw_only=True):
 
     @property
     def price(self) -> Fraction | None:
-        """The price; None for the default of the kind, which a cluster fills in if none is given."""
+        """Price; None for the default, which the API server sets if the field is missing."""
         return None if self.cost == DEFAULT_VARIANT_COST else self.cost
 
 
 class MigUuids(Object, frozen=True, kw_only=True):
-    """UUIDs of MIG slices in a ConfigMap of InstaSlice, from which a container has its environment."""
+    """UUIDs of MIG slices in a ConfigMap of InstaSlice with environment variables of a container."""
 
     uuids: frozenset[str] = frozenset()
 
@@ -254,7 +256,7 @@ class _ConfigMap(Part, frozen=True, kw_only=True):
 
 
 def read_pod(document: object) -> Pod:
-    """Return the pod with what its environment says about MIG slices, and without the rest of its environment."""
+    """Return the pod with the MIG slices in its environment, but without the environment itself."""
     pod = convert(document, Pod)
     spec = document.get("spec") if isinstance(document, Mapping) else None
     containers = (spec.get("containers") if isinstance(spec, Mapping) else None) or ()
@@ -269,7 +271,7 @@ def read_pod(document: object) -> Pod:
 
 
 def _entries(containers: Iterable[Any], field: str) -> list[Mapping[str, Any]]:
-    """Return the mappings in a list of all containers; the environment may be anything."""
+    """Return the mappings in a list field of all containers; other values are skipped."""
     lists = (each[field] for each in containers if isinstance(each.get(field), (list, tuple)))
     return [entry for entries in lists for entry in entries if isinstance(entry, Mapping)]
 

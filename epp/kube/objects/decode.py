@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decoding of cluster objects from plain data; an invalid object does not affect the others; unknown fields."""
+"""Decoding of cluster objects from plain data, and detection of their unknown fields."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,13 +32,13 @@ from epp.kube.objects.ome_services import OME
 from epp.kube.resources import BY_KIND, CLUSTERS, MEMORY_QUOTAS, SCORERS
 
 _MOST = 20
-"""Maximum number of unknown fields reported of one object."""
+"""Maximum number of unknown fields that are reported for an object."""
 _MOST_CHARACTERS = 200
 _OTHERS = "*"
 _TABLE = "data/fields.yaml"
 
 Fields: TypeAlias = Mapping[str, "Fields | None"]
-"""Known fields; those without fields of their own may have any value."""
+"""Known fields with their own fields; None for a field with any value."""
 
 _METADATA: Fields = dict.fromkeys(
     (
@@ -60,7 +60,7 @@ def known_fields() -> Mapping[str, Fields]:
 def unknown_fields(document: Mapping[str, object], kind: tuple[str, str]) -> tuple[str, ...]:
     """Return a sentence for each unknown field, at most 20: `spec.cost.hourly is unknown: did you mean 'perHour'?`.
 
-    Empty for kinds that are not checked, which `data/fields.yaml` leaves out. Entries of a list have one path.
+    Only kinds in `data/fields.yaml` are checked. All entries of a list have the same path.
     """
     fields = known_fields().get("/".join(kind))
     return () if fields is None else tuple(dict.fromkeys(islice(unknown_within(document, fields), _MOST)))
@@ -146,16 +146,16 @@ _GROUP_ALIASES: Mapping[tuple[str, str], str] = {
     (POOL_GROUP, "InferenceObjective"): GROUP,
     (POOL_GROUP, "InferenceModelRewrite"): GROUP,
 }
-"""Groups of kinds in published examples that no cluster serves, and the real ones."""
+"""Real groups of kinds, by wrong groups in published examples."""
 _PROPOSED_SERVICE = ("serving.kserve.io", "InferenceService")
-"""The proposal of OME writes this group; with a selector of accelerators, it is a service of OME."""
+"""Group in the proposal of OME; a service with a selector of accelerators belongs to OME."""
 ALL_KINDS: Kinds = frozenset(_READERS)
 CLUSTER_KINDS: Kinds = frozenset(each.key for each in CLUSTERS)
 """Kinds of Open Cluster Management, those of multi-cluster queueing, and imported pools."""
 MEMORY_QUOTA_KINDS: Kinds = frozenset(each.key for each in MEMORY_QUOTAS)
 SCORER_KINDS: Kinds = frozenset(each.key for each in SCORERS)
 KNOWN_GROUPS = frozenset({OCM, OME, "inference.redhat.com", "kueue.x-k8s.io", "resource.k8s.io", "tensor-fusion.ai"})
-"""Groups whose kinds an operator may expect to have an effect."""
+"""Groups whose unsupported kinds are reported, because operators may expect an effect."""
 _NESTING_LIMIT = 4
 
 
@@ -249,7 +249,7 @@ def _version(document: object, place: str, kinds: Kinds) -> Version | None:
         found = _read(document, kind, level)
     except ValueError as error:
         return Version(key=key, title=title, reason=str(error))
-    note = "" if group == key.group else f"is read as one of group {key.group}: write {key.group} instead of {group}"
+    note = "" if group == key.group else f"is read as group {key.group}: write {key.group} instead of {group}"
     return None if found is None else Version(key=key, title=title, object=found, note=note)
 
 

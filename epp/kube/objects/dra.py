@@ -92,7 +92,7 @@ class AllocatedDevice(Part, frozen=True, kw_only=True):
     admin_access: bool = False
     consumed_capacity: Mapping[str, Capacity] = msgspec.field(default_factory=dict)
     share_id: str = msgspec.field(default="", name="shareID")
-    """Identity of a share of a device that several claims may have."""
+    """Id of the share, for a device that several claims share."""
     tolerations: tuple[Toleration, ...] = ()
 
     @property
@@ -102,7 +102,7 @@ class AllocatedDevice(Part, frozen=True, kw_only=True):
 
 
 class SubRequest(Part, frozen=True, kw_only=True):
-    """One of several alternatives of a request."""
+    """An alternative of a request."""
 
     name: str = ""
     device_class_name: str = ""
@@ -287,7 +287,7 @@ class DevicePool(msgspec.Struct, frozen=True, kw_only=True):
 def device_pools(
     slices: Iterable[ResourceSlice], previous: Mapping[PoolName, DevicePool], wanted: frozenset[PoolName]
 ) -> dict[PoolName, DevicePool]:
-    """Return the pools; a pool of `previous` replaces an incomplete one, and a removed one in `wanted`.
+    """Return the pools; pools of `previous` replace incomplete pools, and removed pools that are in `wanted`.
 
     `wanted` are the pools with allocated devices.
     """
@@ -331,10 +331,10 @@ def _assembled(name: PoolName, slices: list[ResourceSlice]) -> DevicePool:
 
 
 def effects_of(result: AllocatedDevice, device: SliceDevice | None, rules: Iterable[DeviceTaintRule]) -> frozenset[str]:
-    """Return the effects of the taints of a device, including those of rules, on the claim: NoSchedule, NoExecute.
+    """Return the effects on a claim of the taints of a device and of rules: NoSchedule, NoExecute.
 
-    A tolerated taint has none. One that is tolerated for some time has the effect NoSchedule: the pods serve until
-    they are evicted.
+    A tolerated taint has no effect. A taint that is tolerated for a limited time has the effect NoSchedule, because the
+    pods serve until they are evicted.
     """
     found = set()
     for taint in _taints_of(result, device, rules):

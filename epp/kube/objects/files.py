@@ -31,7 +31,7 @@ class Reading:
     """Missing configured paths and unreadable directories, with the reason."""
 
     def reason_missing(self, file: Path) -> str:
-        """Return the reason why a file is missing; it may be that of a parent directory."""
+        """Return the reason that a file, or one of its parent directories, is missing."""
         return next((self.lost[path] for path in (file, *file.parents) if path in self.lost), "it is gone")
 
 
@@ -89,9 +89,9 @@ def parse(file: Path, content: bytes) -> tuple[object, ...]:
             found = tuple(each for each in yaml.load_all(text, Loader=PlainLoader) if each is not None)
     except (yaml.YAMLError, msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ValueError(f"neither YAML nor JSON: {' '.join(str(error).split())}") from error
-    # A list of `kubectl get -o yaml`, which sorts its keys, without its end.
+    # The sorted keys of a list from `kubectl get -o yaml`, without the last one.
     if any(isinstance(each, dict) and list(each) == ["apiVersion", "items"] for each in found):
-        raise ValueError("it ends within a list, before the kind that kubectl writes after it: write the whole file")
+        raise ValueError("the list is truncated, because the kind at its end is missing: write the whole file")
     return found
 
 
@@ -123,8 +123,8 @@ def _loss(error: OSError) -> str:
 def _unique(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"key {twice!r:.60} occurs twice in one object: remove one of them")
+        repeated = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"key {repeated!r:.60} is repeated in one object: remove one of them")
     return found
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects in files and in a cluster, in their last good versions, and the base of the plugins that follow them."""
+"""Last valid versions of objects in files and in a cluster, and the base of plugins that follow them."""
 
 import asyncio
 import hashlib
@@ -36,7 +36,7 @@ _MOST_WARNINGS = 100
 
 _log = structlog.get_logger()
 SOURCE = "cluster"
-"""File name of the objects of API servers."""
+"""File name for the objects of API servers."""
 _MOST_PROBLEMS = 100
 
 
@@ -83,7 +83,7 @@ class ClusterObjects(msgspec.Struct, frozen=True):
         return ClusterObjects(found, rejected)
 
     def as_file(self, *, without: Collection[ObjectKey] = ()) -> FileObjects:
-        """Return the objects in the form of a file, without those of some keys; those of a hub replace others."""
+        """Return the objects as a file, except some keys; objects of a hub replace those of the cluster."""
         kinds = sorted(self.kinds, key=lambda kind: kind.hub is not None)
         held = {each.key: each for kind in kinds for each in self.kinds[kind].held.values()}
         return FileObjects(
@@ -128,7 +128,7 @@ class Change(NamedTuple):
 
 
 class FollowedObjects:
-    """Objects in files and in a cluster; an object in a file replaces one of the cluster with the same name.
+    """Objects in files and in a cluster; an object in a file replaces an object of the cluster with the same name.
 
     `read` and `take` have no side effects and may run in a thread; `apply` puts their result into effect; `tell` logs
     problems.
@@ -168,7 +168,7 @@ class FollowedObjects:
 
     @property
     def inputs(self) -> InputState:
-        """Rejected versions of files and objects, and unknown fields; the file name of the cluster is `cluster`."""
+        """Rejected versions of files and objects, and unknown fields; the cluster has the file name `cluster`."""
         files, cluster = [each.objects for each in self._versions.values()], self.cluster.inputs
         problems = (*(problem for each in files for problem in each.problems), *cluster.problems)
         rejected = {**{each.file: each.rejected for each in files}, **cluster.rejected}
@@ -195,7 +195,7 @@ class FollowedObjects:
             elif (missed := self._missed(before, reading.reason_missing(file), now)).held:
                 versions[file] = FileVersion(missed, b"", before.file, effective=before.effective)
             elif file in reading.lost:
-                reason = f"{reading.lost[file]}: restore it, or take it out of `{self._setting}`"
+                reason = f"{reading.lost[file]}: restore it, or remove it from `{self._setting}`"
                 problem = InputProblem(missed.file, reason=reason)
                 versions[file] = FileVersion(msgspec.structs.replace(missed, problems=(problem,)))
         return None if versions == self._versions else self._change(versions, self.cluster)
@@ -264,7 +264,7 @@ Effect = Callable[[], AffectedEndpoints]
 
 
 class FollowsObjects(ObjectReader[P]):
-    """Builds its state in a thread, and puts it into effect in the event loop; one change at a time."""
+    """A plugin that builds its state in a thread and applies it in the event loop, one change at a time."""
 
     decode = staticmethod(decode_object)
 
@@ -300,7 +300,7 @@ class FollowsObjects(ObjectReader[P]):
                     changed(affected)
 
     def read_files(self, paths: Sequence[str]) -> None:
-        """Read files in addition to those of the parameters."""
+        """Read further files, after those of the parameters."""
         if paths:
             self._objects.read_also(paths, "--objects")
             self._read_first()

@@ -45,12 +45,12 @@ class InferencePool(Object, frozen=True, kw_only=True):
 
     @property
     def picker_port(self) -> int | None:
-        """Port of the Service of its pickers; None if it names none."""
+        """Port of the Service of the pickers; None if unset."""
         return None if self.picker is None or self.picker.port is None else self.picker.port.number
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """Ports of each pod: 1 to 8, distinct."""
+        """Ports of each pod: 1 to 8 distinct numbers."""
         return tuple(port.number for port in self.target_ports)
 
 
@@ -62,7 +62,7 @@ class PoolReference(Part, frozen=True, kw_only=True):
 
 
 class PoolMember(Object, frozen=True, kw_only=True):
-    """An object that belongs to the pools it refers to; without a reference, to all pools of its namespace."""
+    """An object for the referenced pools; without a reference, for all pools of its namespace."""
 
     api_version: str = ""
     pool_ref: PoolReference | None = msgspec.field(default=None, name="spec.poolRef")
@@ -71,7 +71,7 @@ class PoolMember(Object, frozen=True, kw_only=True):
 
     @property
     def pools(self) -> tuple[PoolReference, ...]:
-        """References to pools, in all fields that can have them."""
+        """References to pools in `poolRef` and `poolRefs`."""
         return (*(() if self.pool_ref is None else (self.pool_ref,)), *self.pool_refs)
 
     @property
@@ -95,7 +95,7 @@ class WeightedModel(Part, frozen=True, kw_only=True):
 
 
 class RewriteRule(Part, frozen=True, kw_only=True):
-    """A rule for requests for some models; for all models if the list is empty."""
+    """A rule for requests for these models; for all models if the list is empty."""
 
     models: tuple[str, ...] = ()
     targets: tuple[WeightedModel, ...] = ()
@@ -145,7 +145,7 @@ def read_inference_pool(document: object) -> InferencePool:
     for index, number in enumerate(numbers):
         if number in numbers[:index]:
             place = f"spec.targetPorts[{index}].number"
-            raise ValueError(f"{place} is {number}, like that of another one: write each port once")
+            raise ValueError(f"{place} is {number}, which is repeated: write each port once")
     if pool.app_protocol not in _PROTOCOLS:
         raise ValueError(f"spec.appProtocol is {pool.app_protocol!r:.60}: write {' or '.join(_PROTOCOLS)}")
     return pool
@@ -200,10 +200,8 @@ def _targets(data: object, place: str) -> tuple[WeightedModel, ...]:
         if not target.model_rewrite:
             raise ValueError(f"{written}.modelRewrite is '': write the name of a model")
         if target.weight is not None and not 1 <= target.weight <= _MOST_WEIGHT:
-            raise ValueError(
-                f"{written}.weight is {target.weight}: write a whole number from 1 to {_MOST_WEIGHT}, or remove the "
-                "target"
-            )
+            remedy = f"write a whole number from 1 to {_MOST_WEIGHT}, or remove the target"
+            raise ValueError(f"{written}.weight is {target.weight}: {remedy}")
     return targets
 
 
@@ -216,14 +214,14 @@ class ImportController(Part, frozen=True, kw_only=True):
 
 
 class InferencePoolImport(Object, frozen=True, kw_only=True):
-    """A pool of other clusters, as controllers describe it in this one."""
+    """A pool that other clusters export, as described by controllers in this cluster."""
 
     controllers: tuple[ImportController, ...] = msgspec.field(default=(), name="status.controllers")
     exporters: tuple[Exporter, ...] = msgspec.field(default=(), name="status.clusters")
-    """Field of the proposal before controllers were added."""
+    """Clusters in an earlier version of the proposal, without controllers."""
 
     @property
     def clusters(self) -> tuple[str, ...]:
-        """Clusters that export the pool, each once."""
+        """Distinct clusters that export the pool."""
         found = [each for controller in self.controllers for each in controller.exporting_clusters]
         return tuple(dict.fromkeys(each.name for each in (*found, *self.exporters) if each.name))

@@ -118,4 +118,4 @@ def _with_decoded(data: object, *path: str, place: str = "") -> object:
     try:
         return msgspec.json.decode(data)
     except msgspec.DecodeError:
-        raise ValueError(f"{place} is not JSON: {data!r:.60}: write a mapping, as YAML or as JSON") from None
+        raise ValueError(f"{place} is not valid JSON: {data!r:.60}: write a mapping, as YAML or as JSON") from None

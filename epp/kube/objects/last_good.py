@@ -31,11 +31,11 @@ class ObjectInEffect(NamedTuple):
     object: Object
     sound: bool
     issues: tuple[str, ...] = ()
-    """Field, value and remedy of each impossible value; the object is used without it."""
+    """Field, value and remedy of each impossible value, which was removed from the object."""
 
 
 def checked(key: ObjectKey, found: Object, validate: Validator) -> tuple[ObjectInEffect, str]:
-    """Return a version without its impossible values, and the reason against it, empty for a valid version."""
+    """Return a version without impossible values, and the reason for its rejection; empty for a valid version."""
     kept, issues = sanitized(found)
     reason = "; ".join(validate(kept))
     return ObjectInEffect(key, kept, sound=not reason, issues=issues), reason
@@ -66,7 +66,7 @@ class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
         """Return the state after a version of the file that could be parsed.
 
         Objects of other kinds are ignored. An object that is missing from the documents is removed, unless one of them
-        may be a version of it, for example one without a readable name. An object with an invalid value does not
+        may be a version of it, such as a document without a readable name. An object with an invalid value does not
         replace a valid one.
         """
         documents = tuple(documents)
@@ -136,7 +136,7 @@ _MOST_UNKNOWN = 100
 
 
 def unknown_in(files: Iterable[FileObjects], *, without: Kinds = frozenset()) -> tuple[IgnoredValue, ...]:
-    """Return at most 100 unknown fields of objects: each once for a kind, except `without`, with its first object."""
+    """Return at most 100 unknown fields by kind, except `without`, each with the first object that has it."""
     found: dict[tuple[str, str], list[IgnoredValue]] = defaultdict(list)
     for file in files:
         for held in file.held:
@@ -166,11 +166,11 @@ class ObjectsByKind:
                 self._places[held.key.kind or "", held.object.id].append(file.file)
         self.problems = tuple(_repeated(*key, files) for key, files in self._places.items() if len(files) > 1)
         impossible = (
-            IgnoredValue(file.file, held.key.kind or "", held.object.id, doubt)
+            IgnoredValue(file.file, held.key.kind or "", held.object.id, issue)
             for file in self._files
             for held in file.held
             if held.issues and self._found[type(held.object)][held.object.id] is held.object
-            for doubt in held.issues
+            for issue in held.issues
         )
         self.ignored = (*impossible, *unknown_in(self._files, without=SERVICE_KINDS))
 
@@ -196,5 +196,5 @@ class ObjectsByKind:
 def _repeated(kind: str, name: str, files: Iterable[str]) -> str:
     places = list(dict.fromkeys(files))
     if len(places) == 1:
-        return f"{kind} {name} occurs more than once in {places[0]}: the last one counts; delete the others"
-    return f"{kind} {name} is in {' and in '.join(places)}: the one in {places[-1]} counts; delete the others"
+        return f"{kind} {name} is repeated in {places[0]}: the last one is used; delete the others"
+    return f"{kind} {name} is in {' and in '.join(places)}: the one in {places[-1]} is used; delete the others"

@@ -18,11 +18,11 @@ BARE_GB_BELOW = 2**20
 GIB = 2**30
 
 UNKNOWN_AMOUNT = Fraction(1, 3)
-"""Replaces an impossible requested amount: the container requests an unknown amount. A quantity cannot be one third."""
+"""Replacement for an impossible requested amount. No quantity is exactly one third."""
 
 _MOST_DEVICES = 65_536
 _NOT_COUNTED = re.compile(r"mem|core|byte|storage|bandwidth")
-"""Parts of names of extended resources that do not count devices."""
+"""Words in names of extended resources that are not numbers of devices."""
 _DOLLARS = "write US dollars, 0 or more"
 _DEVICES = "write a whole number of devices, 0 or more"
 _SIZE = "write the size of one device, such as 80Gi"
@@ -41,7 +41,7 @@ class Limit(msgspec.Struct, frozen=True):
     """Replacement for an impossible value, for entries of mappings that must not disappear."""
 
     def fault(self, value: Fraction | float, key: str = "") -> str:  # noqa: ARG002  subclasses use it
-        """Return `is -3: write ...` for a value beyond the limits, else an empty text; `key` is its name."""
+        """Return `is -3: write ...` for a value beyond the limits, else an empty text; `key` names the value."""
         written = shown_size if self.is_size else shown
         if not isfinite(value) or value < self.least or (self.above and value == self.least):
             return f"is {written(value)}: {self.remedy}"
@@ -120,7 +120,7 @@ Bandwidth: TypeAlias = Annotated[Fraction | None, Limit("write GB/s, above 0", m
 Tflops: TypeAlias = Annotated[Fraction | None, Limit("write TFLOPS of 0 or more", most=1_000_000_000)]
 """TFLOPS of several devices, or of a part of one."""
 Percent: TypeAlias = Annotated[Fraction | None, Limit("write a percentage of 0 or more", most=10_000_000)]
-"""Percent of one device; those of several add up."""
+"""Percent of one device; the sum for several devices."""
 LinkBandwidth: TypeAlias = Annotated[Fraction | None, Limit("write MB/s, 0 or more", most=100_000_000)]
 LinkTier: TypeAlias = Annotated[int, Limit("write 0, 1, 2 or 3", most=3)]
 """0 direct link, 1 same NUMA node, 2 across NUMA nodes, 3 unknown."""
@@ -148,9 +148,9 @@ class _Impossible(Exception):  # noqa: N818  control flow: removes the struct wi
 
 
 _Check: TypeAlias = Callable[[Any, str, str, list[str]], Any]
-"""Returns a value that is not None, or what is left of it, given its place, its name and the list of issues.
+"""Returns the possible part of a value, given the value, its place, its name and the list of issues.
 
-Raises _Impossible if it is to be removed.
+Raises _Impossible if the whole value is impossible.
 """
 
 
@@ -165,7 +165,7 @@ class _Field(NamedTuple):
 def sanitized(each: Object) -> tuple[Object, tuple[str, ...]]:
     """Return the object without impossible values, and field, value and remedy of each of them.
 
-    Limits come from the types of its fields, `contradiction` finds values that exclude each other, and `faults` has the
+    The types of the fields have the limits, `contradiction` finds values that exclude each other, and `faults` has the
     values that decoding removed. An impossible required value removes the struct or entry that contains it, but never
     the whole object.
     """

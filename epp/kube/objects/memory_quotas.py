@@ -32,7 +32,7 @@ class ResourceQuota(Object, frozen=True, kw_only=True):
 
     @property
     def memory_bytes(self) -> int | None:
-        """Memory of slices; None without a limit, and for a quota that applies to some pods only."""
+        """Memory of slices; None without a limit, and for a quota that applies only to some pods."""
         if self.scopes or self.scope_selector:
             return None
         return _least(
@@ -70,7 +70,7 @@ class ClusterQueue(ClusterObject, frozen=True, kw_only=True):
 
     @property
     def cohort(self) -> str:
-        """Queues with the same cohort lend each other unused quota; empty for none."""
+        """Name of the group of queues that lend each other unused quota; empty for none."""
         return self.cohort_name or self.old_cohort
 
     @property
@@ -92,10 +92,10 @@ class LocalQueue(Object, frozen=True, kw_only=True):
 
 
 def queue_bytes(names: AbstractSet[str], queues: Iterable[ClusterQueue]) -> int | None:
-    """Return the most memory that these queues can get together; None without a quota of memory.
+    """Return the maximum memory of these queues together; None without a quota of memory.
 
-    In each flavor of a cohort: their `nominalQuota`, plus what the other queues of the cohort lend, at most the sum of
-    their `borrowingLimit`.
+    For each flavor of a cohort, the maximum is the sum of their `nominalQuota`, plus the quota that other queues of the
+    cohort lend, up to the sum of their `borrowingLimit`.
     """
     total: int | None = None
     borrowed: dict[tuple[str, tuple[str, str]], float] = {}

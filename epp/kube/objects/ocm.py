@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clusters, their sets, scores, placement decisions and scorers of Open Cluster Management, clusters of MultiKueue."""
+"""Open Cluster Management: clusters, sets, scores, placement decisions and scorers; clusters of MultiKueue."""
 
 import math
 import re
@@ -95,7 +95,7 @@ def read_score(document: object) -> AddOnPlacementScore:
             faults.add(f"{place}.name", item.name, "write the name of the score, in quotes if it is a number")
             continue
         if item.name in scores:
-            faults.add(f"{place}.name", item.name, "write each name once; the last one counts")
+            faults.add(f"{place}.name", item.name, "write each name once; the last one is used")
         value = faults.number(f"{place}.value", item.value, -MOST_SCORE, MOST_SCORE)
         if value is not None:
             scores[item.name] = value
@@ -225,7 +225,7 @@ class MultiKueueCluster(_WithConditions, frozen=True, kw_only=True):
 
     @property
     def cluster(self) -> str:
-        """Name of the cluster with its hub: that of its profile or secret, or else its own name."""
+        """Name of the cluster on its hub: that of its profile or Secret, by default its own name."""
         for profile, location in ((self.profile, self.location), (self.old_profile, self.old_location)):
             if profile:
                 return profile
@@ -343,7 +343,7 @@ def is_url(text: str) -> bool:
 
 
 def check_config(config: ScorerConfig, place: str = "") -> None:
-    """Check addresses and numbers; raises ValueError with field, value and remedy."""
+    """Check addresses and times; raises ValueError with field, value and remedy."""
     parts: dict[str, Source | Scoring] = {"source": config.source, "scoring": config.scoring}
     for field, part in parts.items():
         if part.host and not _HOST.fullmatch(part.host):

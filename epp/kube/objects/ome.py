@@ -32,7 +32,7 @@ _CONSTRAINTS = (
     "architectureFamilies",
     "preferredPrecisions",
 )
-"""Fields of `constraints`; the parameters of `accelerator-filter` have the same names."""
+"""Fields of `constraints`, which have the names of parameters of `accelerator-filter`."""
 
 
 class DeviceSelector(Part, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class Discovery(Part, frozen=True, kw_only=True):
 
 
 class ClassPerformance(Part, frozen=True, kw_only=True):
-    """Figures of one accelerator; with `sparse`, those below fp32 are halved."""
+    """Figures of one accelerator; with `sparse`, figures below fp32 are halved."""
 
     fp32_tflops: Figure = None
     fp16_tflops: Figure = None
@@ -110,9 +110,9 @@ class AcceleratorClass(ClusterObject, frozen=True, kw_only=True):
     affinity: NodeSelector | None = msgspec.field(
         default=None, name="spec.discovery.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
     )
-    """Terms that a node must meet."""
+    """Alternative terms, one of which a node must meet."""
     terms: tuple[NodeSelectorTerm, ...] = msgspec.field(default=(), name="spec.discovery.nodeSelectorTerms")
-    """Node selector terms as the proposal spells them."""
+    """Node selector terms in the field of the proposal."""
 
     def contradiction(self) -> tuple[str, Self] | None:
         """Return a spot price far above the regular price."""
@@ -128,7 +128,7 @@ class AcceleratorClass(ClusterObject, frozen=True, kw_only=True):
 
 
 def read_accelerator_class(document: object) -> AcceleratorClass:
-    """Return the object; terms in the form of the proposal stand for a missing affinity. Raises ValueError."""
+    """Return the object; terms in the field of the proposal replace a missing affinity. Raises ValueError."""
     found = convert(document, AcceleratorClass)
     if found.affinity is not None or not found.terms:
         return found
@@ -140,7 +140,7 @@ class ResourceFlavor(ClusterObject, frozen=True, kw_only=True):
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """Bounds and preferences at one place of an object, and invalid values there."""
+    """Limits, preferences and invalid values at one place of an object."""
 
     selection: Selection = ANY
     faults: tuple[str, ...] = ()
@@ -244,15 +244,15 @@ _LEAST = {
     "features": "requiredFeatures",
     "requiredFeatures": "requiredFeatures",
 }
-"""Capabilities that an accelerator must have at least, and the parameters of `accelerator-filter`."""
+"""Parameters of `accelerator-filter` for minimum capabilities, by capability."""
 _FIGURES = {f"{name}{unit}": name for name in ("fp32", "fp16", "fp8") for unit in ("Tflops", "TFLOPS")} | {
     f"{name}{unit}": name for name in ("int8", "int4") for unit in ("Tops", "TOPS")
 }
-"""Precision of each figure of `performance`, also as the examples of the proposal spell it."""
+"""Precision by figure of `performance`, including the spellings in the examples of the proposal."""
 
 
 def _capabilities(data: Mapping[str, object], place: str) -> Layer:
-    """Read capabilities as minimums; the names are those of the capabilities of an AcceleratorClass."""
+    """Read minimum capabilities, which have the names of the capabilities of an AcceleratorClass."""
     layers = [_read(data, field, parameter, place) for field, parameter in _LEAST.items()]
     layers.append(_number(data, "memoryBandwidthGBps", place, "minMemoryBandwidthGBps"))
     layers.append(_part(data, "performance", place, _performance))
@@ -264,7 +264,7 @@ def _performance(data: Mapping[str, object], place: str) -> Layer:
 
 
 def _number(data: Mapping[str, object], field: str, place: str, parameter: str, precision: str = "") -> Layer:
-    """Read a number that may be written as a quantity, perhaps for one precision."""
+    """Read a number or quantity, for one precision if given."""
     value = data.get(field)
     if value is None:
         return Layer()
@@ -282,7 +282,7 @@ def _preferences(data: object, place: str) -> Layer:
         return Layer()
     if not isinstance(data, list) or len(data) > _MOST_NAMES:
         found = f"has {len(data)} entries" if isinstance(data, list) else f"is {in_quotes(data)}"
-        return Layer(faults=(f"{place} {found}: write a list of {_MOST_NAMES} at most",))
+        return Layer(faults=(f"{place} {found}: write a list of at most {_MOST_NAMES} entries",))
     layers = [_parameter("preferenceOrder", [each], f"{place}[{index}]", each) for index, each in enumerate(data)]
     order = tuple(each for layer in layers for each in layer.selection.preference_order)
     return Layer(Selection(preference_order=order), tuple(fault for layer in layers for fault in layer.faults))
@@ -293,7 +293,7 @@ def _bounds(data: Mapping[str, object], place: str) -> Layer:
     bounds = found.selection
     if bounds.max_memory_bytes is not None and bounds.min_memory_bytes > bounds.max_memory_bytes:
         least, most = in_quotes(data.get("minMemory")), in_quotes(data.get("maxMemory"))
-        fault = f"{place}.maxMemory is {most}, less than minMemory, {least}: write as much or more, or remove it"
+        fault = f"{place}.maxMemory is {most}, less than minMemory, {least}: write at least minMemory, or remove it"
         return Layer(msgspec.structs.replace(bounds, max_memory_bytes=None), (*found.faults, fault))
     return found
 
@@ -304,7 +304,7 @@ def _read(data: Mapping[str, object], field: str, parameter: str, place: str, *,
         return Layer()
     place = f"{place}.{field}"
     if isinstance(value, list) and len(value) > _MOST_NAMES:
-        return Layer(faults=(f"{place} has {len(value)} entries: write {_MOST_NAMES} at most",))
+        return Layer(faults=(f"{place} has {len(value)} entries: write at most {_MOST_NAMES}",))
     return _parameter(parameter, [value] if listed else value, place, value)
 
 

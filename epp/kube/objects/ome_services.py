@@ -31,7 +31,7 @@ _MOST_FAULTS = 100
 
 
 def configuration_faults(configuration: Mapping[str, object], place: str) -> Iterator[str]:
-    """Yield field, value and remedy of each invalid value and of each bound without effect."""
+    """Yield field, value and remedy of each invalid value and each limit without effect."""
     spelled: dict[str, str] = {}
     for name, values in configuration.items():
         where = f"{place}[{printable(name, _MOST_CHARACTERS)}]"
@@ -48,7 +48,7 @@ def _faults_of_class(values: Mapping[str, object], place: str) -> Iterator[str]:
     least = values.get("minMemoryPerBillionParams")
     if least is not None:
         remedy = "write the requirement of the model as spec.acceleratorRequirements.minMemory"
-        yield f"{place}.minMemoryPerBillionParams is {in_quotes(least)}, and bounds no request: {remedy}"
+        yield f"{place}.minMemoryPerBillionParams is {in_quotes(least)}, but does not limit requests: {remedy}"
     parallel = values.get("tensorParallelismOverride")
     if parallel is None:
         return
@@ -93,13 +93,13 @@ class Runtime(Object, frozen=True, kw_only=True):
     requirements: Layer = Layer()
     configured_classes: tuple[str, ...] = ()
     configured: tuple[tuple[str, str], ...] = ()
-    """Settings of the runtime, as in InferenceService."""
+    """Places and classes of `acceleratorConfigurations`."""
     configuration_faults: tuple[str, ...] = ()
     """Field, value and remedy of invalid and ineffective values in the configurations of model formats."""
 
     @property
     def places(self) -> Iterator[tuple[str, Layer]]:
-        """Yield the layers of the runtime, as in InferenceService."""
+        """Layers with their places in the object."""
         yield "spec.acceleratorRequirements", self.requirements
 
 
@@ -214,12 +214,12 @@ def class_faults(found: Object, known: frozenset[str]) -> Iterator[str]:
 
 
 def selects_accelerators(found: Object) -> bool:
-    """Return whether the object is a service or runtime with any bound or preference."""
+    """Return whether the object is a service or runtime with a limit or preference."""
     return any(layer.selection != ANY for _, layer in _layers(found))
 
 
 def classes_named(found: Object) -> tuple[str, ...]:
-    """Return the accelerator classes in the bounds of a service or runtime."""
+    """Return the accelerator classes in the limits and preferences of a service or runtime."""
     return tuple(name for _, layer in _layers(found) for name in class_names(layer.selection))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement of Open Cluster Management: how clusters are chosen."""
+"""Placement of Open Cluster Management: rules for the selection of clusters."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from epp.kube.objects.ocm import OCM
 
 BALANCE, STEADY = "Balance", "Steady"
 ALLOCATABLE = {"ResourceAllocatableCPU": "cpu", "ResourceAllocatableMemory": "memory"}
-"""Resource that a built-in prioritizer compares, by name of the prioritizer."""
+"""Resource by name of the built-in prioritizer that compares it."""
 DEFAULT_RATE_LIMIT = 60.0
 _DISABLED = f"{OCM}/experimental-scheduling-disable"
 _SELECTOR_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
@@ -31,7 +31,7 @@ class ClusterSelector(Part, frozen=True, kw_only=True):
     labels: LabelSelector = LabelSelector()
     claims: tuple[MatchExpression, ...] = ()
     never: bool = False
-    """Whether it has an unsupported part, so that it selects no cluster."""
+    """Whether the selector has an unsupported part, so that it selects no cluster."""
 
 
 class Toleration(Part, frozen=True, kw_only=True):
@@ -78,16 +78,16 @@ class DecisionGroup(Part, frozen=True, kw_only=True):
 class Placement(Object, frozen=True, kw_only=True):
     cluster_sets: tuple[str, ...] = ()
     number_of_clusters: int | None = None
-    """None for all clusters that pass."""
+    """Maximum number of selected clusters; None for no limit."""
     predicates: tuple[ClusterSelector, ...] = ()
-    """A cluster passes if one of these selects it, or if the list is empty."""
+    """Alternative selectors; an empty list selects all clusters."""
     tolerations: tuple[Toleration, ...] = ()
     weights: Mapping[Coordinate, float] = msgspec.field(default_factory=dict)
-    """Weight by prioritizer; weight 0 has no effect."""
+    """Weights by prioritizer; a prioritizer with weight 0 has no effect."""
     spread: tuple[SpreadConstraint, ...] = ()
     groups: tuple[DecisionGroup, ...] = ()
     clusters_per_group: float | None = None
-    """A number from 1, or a share below 1; None for no limit."""
+    """Number of clusters, or a share if below 1; None for no limit."""
     sort_by_score: bool = False
     score_rate_limit: float = DEFAULT_RATE_LIMIT
     """Minimum seconds between updates of scores that do not change the chosen clusters."""
@@ -222,7 +222,7 @@ def _selector(selector: _Selector, place: str, faults: Faults) -> ClusterSelecto
             if faults.choice(f"{field}.operator", test.operator, _SELECTOR_OPERATORS) is None:
                 never = True
             elif (test.operator in {"In", "NotIn"}) != bool(test.values):
-                remedy = "write at least one value" if test.operator in {"In", "NotIn"} else "take the values out"
+                remedy = "write at least one value" if test.operator in {"In", "NotIn"} else "remove the values"
                 faults.add(f"{field}.values", list(test.values), f"{remedy}; it selects no cluster")
                 never = True
     if selector.cel_selector.cel_expressions:
@@ -242,7 +242,7 @@ def _toleration(each: _Toleration, place: str, faults: Faults) -> Toleration | N
         faults.add(f"{place}.key", each.key, "write a key, or operator: Exists")
         return None
     if operator == "Exists" and each.value:
-        faults.add(f"{place}.value", each.value, "take it out, or write operator: Equal")
+        faults.add(f"{place}.value", each.value, "remove it, or write operator: Equal")
         return None
     seconds = each.toleration_seconds
     if seconds is not None:
@@ -296,7 +296,9 @@ def _spread(constraints: tuple[_Constraint, ...], faults: Faults) -> tuple[Sprea
     found: list[SpreadConstraint] = []
     place = "spec.spreadPolicy.spreadConstraints"
     if len(constraints) > _MOST_CONSTRAINTS:
-        faults.add(place, f"{len(constraints)} constraints", f"write at most {_MOST_CONSTRAINTS}; the first ones count")
+        faults.add(
+            place, f"{len(constraints)} constraints", f"write at most {_MOST_CONSTRAINTS}; the first ones are used"
+        )
     for index, each in enumerate(constraints[:_MOST_CONSTRAINTS]):
         field = f"{place}[{index}]"
         kind = faults.choice(f"{field}.topologyKeyType", each.topology_key_type, ("Label", "Claim"))

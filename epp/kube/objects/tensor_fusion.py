@@ -94,12 +94,14 @@ class Gpu(ClusterObject, frozen=True, kw_only=True):
         for name, most, written in _MOST_OF_A_GPU:
             whole, left = getattr(capacity, name), getattr(available, name)
             if whole is not None and whole > most:
-                sentence = f"status.capacity.{name} is {written(whole)}, more than any GPU has: write that of one GPU"
+                sentence = (
+                    f"status.capacity.{name} is {written(whole)}, more than any GPU has: write the amount of one GPU"
+                )
                 return sentence, self._with(capacity=msgspec.structs.replace(capacity, **{name: None}))
             if whole is not None and left is not None and left > whole:
                 sentence = (
                     f"status.available.{name} is {written(left)}, more than the capacity, {written(whole)}: "
-                    "write what is left of it"
+                    "write the available part of it"
                 )
                 return sentence, self._with(available=msgspec.structs.replace(available, **{name: None}))
         return None
@@ -114,9 +116,9 @@ class GpuNode(ClusterObject, frozen=True, kw_only=True):
     total_vram: Memory = msgspec.field(default=None, name="status.totalVRAM")
     total_tflops: Tflops = msgspec.field(default=None, name="status.totalTFlops")
     virtual_vram: Memory = msgspec.field(default=None, name="status.virtualVRAM")
-    """Memory for sale, including the host memory and disk that extend it."""
+    """Allocatable memory, including host memory and disk that extend it."""
     virtual_tflops: Tflops = msgspec.field(default=None, name="status.virtualTFlops")
-    """TFLOPS for sale, by the oversell ratio."""
+    """Allocatable TFLOPS, according to the oversell ratio."""
 
 
 class QuotaTotal(Part, frozen=True, kw_only=True):

@@ -189,7 +189,7 @@ async def test_invalid_pool_is_an_error_with_field_and_remedy(check, cluster, po
     cluster.objects[POOLS] = [pool(ports=(8000, 8000))]
     report = await check()
     assert report.errors == (
-        "InferencePool llm/pool: spec.targetPorts[1].number is 8000, like that of another one: write each port once",
+        "InferencePool llm/pool: spec.targetPorts[1].number is 8000, which is repeated: write each port once",
     )
     assert report.summary.startswith(
         "The picker would become ready without endpoints, and would respond with 503 until"

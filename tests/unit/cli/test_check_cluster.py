@@ -90,8 +90,8 @@ async def test_access_and_pool_are_shown(check, cluster):
         "inferencepools.inference.networking.k8s.io llm allowed required pods and ports of the pool",
         "events llm allowed recommended problems of the pool in kubectl describe",
         "nodes cluster no get, list, watch optional hardware",
-        "tokenreviews.authentication.k8s.io cluster allowed optional who may read metrics",
-        "subjectaccessreviews.authorization.k8s.io cluster allowed optional who may read metrics",
+        "tokenreviews.authentication.k8s.io cluster allowed optional access to metrics",
+        "subjectaccessreviews.authorization.k8s.io cluster allowed optional access to metrics",
     ]
     assert lines[9].startswith("  not installed, and not needed: inferenceobjectives.llm-d.ai, ")
     assert READY in said
@@ -202,8 +202,8 @@ async def test_ocm_15_hub_that_does_not_answer_is_a_warning(check, cluster, tmp_
     (access := tmp_path / "hub").write_text(cluster.write_kubeconfig(access).read_text().replace(cluster.url, NOBODY))
     exit_code, said = await check("--pool-name=pool", config_with(tmp_path / "c.yaml", kubeconfig=str(access)))
     assert exit_code == 0
-    assert f"  warning hub {access}: not readable: no answer from the API server: {NOBODY}: " in said
-    assert f"name a kubeconfig with its present address ({access})" in " ".join(said.split())
+    assert f"  warning hub {access}: not readable: no response from the API server: {NOBODY}: " in said
+    assert f"correct its address in the kubeconfig ({access})" in " ".join(said.split())
 
 
 async def test_ocm_15_secret_with_access_to_a_hub_is_read_and_its_right_is_checked(check, cluster, hub, tmp_path):

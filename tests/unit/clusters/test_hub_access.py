@@ -166,10 +166,12 @@ async def test_ocm_15_secret_that_is_missing_or_forbidden_is_said_with_the_remed
     plugin = Recorder()
     await readers.connect([Reading(plugin, (NODE._replace(hub=OF_SECRET),))], lambda *_: None)
     (hub,) = readers.hubs.clusters.values()
-    said = f"Secret llm/hub: no list of {SECRETS}; create it, and allow get, list and watch of it by its name"
+    said = f"Secret llm/hub: no list of {SECRETS}; create it, and allow get, list and watch of this Secret"
     assert hub.api.trouble == said
     assert [watch.reason for watch in hub.watches] == [said]
-    with pytest.raises(ConfigurationError, match="no API server of a pool has it: give --pool-name, or use"):
+    with pytest.raises(
+        ConfigurationError, match="the picker has no cluster to read the Secret from: set --pool-name, or use"
+    ):
         Hubs(SystemClock(), Supervisor()).cluster(OF_SECRET)
 
 
@@ -178,7 +180,7 @@ async def test_ocm_15_secret_that_is_missing_or_forbidden_is_said_with_the_remed
     [
         ({}, "", "Secret llm/hub: it has no key kubeconfig or value: add the kubeconfig, or correct `key`"),
         ({"kubeconfig": ""}, "other", "Secret llm/hub: it has no key other: add"),
-        ({"kubeconfig": "%"}, "", "Secret llm/hub: kubeconfig is no text in base64"),
+        ({"kubeconfig": "%"}, "", "Secret llm/hub: kubeconfig is not base64 text"),
         ({"kubeconfig": encoded("[]")}, "", "Secret llm/hub, key kubeconfig: is not a kubeconfig"),
         ({"x": encoded(kubeconfig_text(SERVER, tokenFile="/run/token"))}, "x", "key x: tokenFile is not allowed here"),
     ],

@@ -34,7 +34,7 @@ def test_ocm_2_score_that_cannot_be_costs_that_one_alone(value):
     ("name", "used", "remedy"),
     [
         *((name, 1.0, "write the name of the score, in quotes if it is a number") for name in (7, "", None, ["a"])),
-        ("sound", 2.0, "write each name once; the last one counts"),
+        ("sound", 2.0, "write each name once; the last one is used"),
     ],
 )
 def test_ocm_2_score_without_a_name_of_its_own_is_said(name, used, remedy):
@@ -56,7 +56,7 @@ def test_ocm_2_date_that_is_none_is_said_and_the_scores_are_used():
 def test_faults_of_one_object_are_bounded():
     found = decoded(scores("east", **{f"s{number}": 1000 for number in range(500)}))
     assert len(found.faults) == 21
-    assert found.faults[-1] == "480 further values are impossible as well"
+    assert found.faults[-1] == "480 further values are impossible"
 
 
 def test_score_without_a_cluster_is_refused():

@@ -236,7 +236,7 @@ def test_ome_3_configuration_of_a_runtime_that_bounds_no_request_is_said_and_its
     (ignored,) = plugin.inputs.ignored
     assert str(ignored).endswith(
         ": ClusterServingRuntime vllm: spec.supportedModelFormats[0].acceleratorConfig[h100].minMemoryPerBillionParams "
-        "is 2, and bounds no request: write the requirement of the model as "
+        "is 2, but does not limit requests: write the requirement of the model as "
         "spec.acceleratorRequirements.minMemory; it is ignored"
     )
     assert memory(plugin, "llama") == 40

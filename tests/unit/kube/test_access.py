@@ -88,7 +88,7 @@ async def test_server_that_does_not_answer_is_given_up(tmp_path, monkeypatch):
         await hang.wait()
 
     async with server_that(nothing) as url:
-        assert await problem(kubeconfig(tmp_path / "config", url)) == "no answer in time"
+        assert await problem(kubeconfig(tmp_path / "config", url)) == "no response in time"
         hang.set()
 
 

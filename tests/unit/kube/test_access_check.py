@@ -119,7 +119,7 @@ async def test_server_that_goes_away_ends_the_check(tmp_path, unused_tcp_port):
     scripted = KubeApi(kubeconfig(tmp_path / "kubeconfig", f"http://127.0.0.1:{unused_tcp_port}"))
     with pytest.raises(ApiUnreachableError):
         await check_access(scripted, [need(PODS)])
-    with pytest.raises(ConfigurationError, match=r"^no answer from the API server: .*; start it, or name a kubeconfig"):
+    with pytest.raises(ConfigurationError, match=r"^no response from the API server: .*; start it, or correct"):
         await user_of(scripted)
     await scripted.close()
 
@@ -140,11 +140,11 @@ async def test_another_user_is_asked_for_in_each_request(script, tmp_path):
 
 async def test_refused_credentials_and_strange_servers_are_one_sentence(scripted, script):
     script.answers[USER] = (401, {"code": 401, "message": "Unauthorized"})
-    with pytest.raises(ConfigurationError, match=r"^the API server .* refuses the credentials: Unauthorized; log in"):
+    with pytest.raises(ConfigurationError, match=r"^the API server .* rejects the credentials: Unauthorized; log in"):
         await user_of(scripted)
     script.answers[USER] = (403, {"code": 403, "message": 'User "a" cannot impersonate resource "users"'})
-    with pytest.raises(ConfigurationError, match=r"^--as: .*; the user of the kubeconfig needs the verb impersonate"):
+    with pytest.raises(ConfigurationError, match=r"^--as: .*; allow the user of the kubeconfig to impersonate"):
         await user_of(scripted)
     script.answers[USER] = (200, "<html>Welcome")
-    with pytest.raises(ConfigurationError, match="does not answer as an API server of Kubernetes does"):
+    with pytest.raises(ConfigurationError, match="does not respond like a Kubernetes API server"):
         await user_of(scripted)

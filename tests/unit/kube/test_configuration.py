@@ -48,7 +48,9 @@ def test_nothing_at_all_names_every_way(tmp_path):
 
 def test_several_files_in_the_variable_are_refused(monkeypatch):
     monkeypatch.setenv("KUBECONFIG", "/a:/b")
-    assert problem(None).startswith("KUBECONFIG names several files, /a:/b: name one, such as the output of `kubectl")
+    assert problem(None).startswith(
+        "KUBECONFIG names several files, /a:/b: name one file, such as the output of `kubectl"
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,9 +60,9 @@ def test_several_files_in_the_variable_are_refused(monkeypatch):
         (b"\x00", "is not YAML: "),
         (b"[" * 1000, "is not YAML: line 1: nested more than 50 deep; correct it"),
         (b"\xff", "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte; set --kubeconfig or "),
-        (b"", "is not a kubeconfig: `kubectl config view --flatten --minify` writes one"),
+        (b"", "is not a kubeconfig: create one with `kubectl config view --flatten --minify`"),
         (b"- a", "is not a kubeconfig: "),
-        (b"{}", "it has no current-context: `kubectl config use-context` sets it"),
+        (b"{}", "it has no current-context: set it with `kubectl config use-context`"),
         (b"current-context: [x]", "it has no current-context: "),
         (b"current-context: x", "it has current-context 'x', which is not in contexts: add it, or choose"),
         (b"{current-context: x, contexts: [{name: x}]}", "it has current-context 'x', which is not in contexts"),
@@ -100,8 +102,8 @@ def test_missing_file_is_named(tmp_path):
         ({"certificate-authority-data": "eHg="}, {}, "certificate-authority-data is not PEM in base64: "),
         ({"certificate-authority-data": 5}, {}, "context 'here': Expected `str | null`, got `int`"),
         ({}, {"tokenFile": "/none"}, "tokenFile: /none: No such file or directory; correct the path"),
-        ({}, {"auth_provider": {"name": "gcp"}}, "auth-provider is not supported: kubectl has replaced it by exec"),
-        ({}, {"client_certificate_data": PEM}, "the user has a client-certificate and no client-key: add it"),
+        ({}, {"auth_provider": {"name": "gcp"}}, "auth-provider is not supported: use exec instead"),
+        ({}, {"client_certificate_data": PEM}, "the user has a client-certificate but no client-key: add it"),
         ({}, {"client_certificate_data": PEM, "client_key_data": "!"}, "client-key-data is not PEM in base64: "),
         (
             {},

@@ -91,7 +91,7 @@ async def test_credentials_that_cannot_be_read_any_more_are_an_error_and_the_ear
     with capture_logs() as logs, pytest.raises(ApiError):
         await api.request("GET", COLLECTION)
     (said,) = logs
-    assert said["event"] == "Kubernetes credentials not readable, the earlier ones stay in use"
+    assert said["event"] == "Kubernetes credentials not readable, the earlier ones stay in effect"
     server.token = FIRST
     await api.request("GET", COLLECTION)
     await api.close()
@@ -121,7 +121,7 @@ async def test_token_is_in_no_message(server, tmp_path):
     api = KubeApi(kubeconfig(tmp_path / "config", server.url, token=f"{FIRST}\nof two lines"))
     with pytest.raises(ApiUnreachableError) as refused:
         await api.request("GET", COLLECTION)
-    assert str(refused.value) == f"{server.url}: the token has characters that no token has"
+    assert str(refused.value) == f"{server.url}: the token has invalid characters"
     await api.close()
 
 

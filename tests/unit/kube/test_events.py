@@ -40,7 +40,7 @@ def operator():
 def test_problem_is_told_once_and_so_are_its_change_and_its_end(operator):
     assert operator.see(600, ConfigurationRefused="line 3") == [("ConfigurationRefused", "line 3")]
     assert operator.see(10, ConfigurationRefused="line 4") == [("ConfigurationRefused", "line 4")]
-    assert operator.see(600) == [("ConfigurationAccepted", CONFIGURATION.relief)]
+    assert operator.see(600) == [("ConfigurationAccepted", CONFIGURATION.resolved)]
 
 
 def test_problem_that_lasts_is_told_every_twenty_minutes_so_that_its_event_does_not_expire(operator):
@@ -52,7 +52,7 @@ def test_pool_without_endpoints_is_told_after_the_grace_period(operator):
     assert operator.see(100) == []
     operator.see(14, NoEndpoints="none has the labels")
     assert operator.see(2, NoEndpoints="none is ready") == [("NoEndpoints", "none is ready")]
-    assert operator.see(1) == [("EndpointsFound", ENDPOINTS.relief)]
+    assert operator.see(1) == [("EndpointsFound", ENDPOINTS.resolved)]
 
 
 def test_what_was_over_before_it_could_be_written_is_not_told(operator):
@@ -74,8 +74,8 @@ def test_problem_that_comes_and_goes_is_told_a_bounded_number_of_times_and_as_it
     assert len(operator.heard) <= 3 + operator.now / 300 + 1
     last = states[-1][0] if states else ""
     operator.see(300, ConfigurationRefused=last)
-    told = operator.heard[-1] if operator.heard else ("ConfigurationAccepted", CONFIGURATION.relief)
-    assert told == (("ConfigurationRefused", last) if last else ("ConfigurationAccepted", CONFIGURATION.relief))
+    told = operator.heard[-1] if operator.heard else ("ConfigurationAccepted", CONFIGURATION.resolved)
+    assert told == (("ConfigurationRefused", last) if last else ("ConfigurationAccepted", CONFIGURATION.resolved))
 
 
 def test_message_is_one_line():

@@ -110,7 +110,7 @@ async def test_known_reader_goes_on_for_ten_minutes_while_the_cluster_is_away(re
 
 async def test_lack_of_rights_is_told_with_the_remedy(reviews, cluster):
     cluster.error = ApiError(403, "Forbidden", "no")
-    with pytest.raises(NoVerdictError, match="TokenReview was refused: no: allow create of tokenreviews and subject"):
+    with pytest.raises(NoVerdictError, match="TokenReview was rejected: no: allow create of tokenreviews and subject"):
         await reviews.verdict("token-of-reader", PATH)
 
 

@@ -135,7 +135,7 @@ async def test_unreadable_answer_on_resources_is_tried_again(fake_api):
     fake_api.documents["/apis/acme.io/v2"] = "what?"
     async with watching(fake_api, resource) as watched:
         await until(lambda: watched.state is WatchState.STALE, "the answer is of no use")
-        assert watched.reason.startswith("the answer to /apis/acme.io/v2 is unreadable")
+        assert watched.reason.startswith("the response to /apis/acme.io/v2 is unreadable")
         fake_api.documents["/apis/acme.io/v2"] = {"resources": [{"name": "racks", "kind": "Rack"}]}
         fake_api.install("/apis/acme.io/v2/racks")
         await until(lambda: watched.state is WatchState.CURRENT, "it is read")

@@ -98,7 +98,7 @@ def taint_rule(**selector: str) -> dict:
             "spec.devices[1].attributes[names].strings is 'a,b': write a list",
         ),
         (allocation_claim(None), "spec is missing: add it"),
-        (allocation_claim("1g.5gb"), "spec is not JSON: '1g.5gb': write a mapping, as YAML or as JSON"),
+        (allocation_claim("1g.5gb"), "spec is not valid JSON: '1g.5gb': write a mapping, as YAML or as JSON"),
         (allocation_claim('{"podRef": {}}'), "spec.profile is missing: add it"),
         (
             allocation_claim({"profile": "1g.5gb", "migPlacement": {"size": "one", "start": 0}}),

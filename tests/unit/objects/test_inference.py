@@ -59,7 +59,7 @@ def test_pool_is_read():
         ({"targetPorts": [{"number": "80"}]}, "spec.targetPorts[0].number is '80': remove the quotes"),
         (
             {"targetPorts": [{"number": 80}, {"number": 80}]},
-            "spec.targetPorts[1].number is 80, like that of another one: write each port once",
+            "spec.targetPorts[1].number is 80, which is repeated: write each port once",
         ),
         ({"appProtocol": "grpc"}, "spec.appProtocol is 'grpc': write http or kubernetes.io/h2c"),
     ],
@@ -100,7 +100,7 @@ def test_objective_with_a_wrong_value_is_refused(spec, reason):
 def test_group_of_published_examples_is_read_with_a_note():
     version = read("InferenceModelRewrite", {"rules": []}, "inference.networking.k8s.io/v1alpha2")
     assert version.object is not None
-    assert version.note == ("is read as one of group llm-d.ai: write llm-d.ai instead of inference.networking.k8s.io")
+    assert version.note == ("is read as group llm-d.ai: write llm-d.ai instead of inference.networking.k8s.io")
 
 
 def test_rules_of_a_rewrite_are_read_in_their_order():

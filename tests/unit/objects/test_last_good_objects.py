@@ -207,7 +207,7 @@ async def test_directory_that_vanishes_keeps_its_objects_and_may_come_back(start
     started.directory.rename(elsewhere)
     assert await started.look() == {"a100": "2", "t4": "1"}
     assert started.problems == {
-        "objects": "it is gone: restore it, or take it out of `paths` (kept 0)",
+        "objects": "it is gone: restore it, or remove it from `paths` (kept 0)",
         "classes.yaml": ("it is gone: restore it; its objects are removed once it has been missing for 5m (kept 2)"),
     }
     elsewhere.rename(started.directory)

@@ -60,7 +60,7 @@ def test_key_that_stands_twice_is_named_in_yaml_and_json(tmp_path):
     (tmp_path / "b.json").write_text('{"kind": "Pod", "metadata": {"name": "a", "x": 1, "name": "b"}}')
     found = read(tmp_path)
     assert "line 3: key 'name' is repeated: remove one of them" in found["a.yaml"]
-    assert "key 'name' occurs twice in one object: remove one of them" in found["b.json"]
+    assert "key 'name' is repeated in one object: remove one of them" in found["b.json"]
 
 
 def test_directory_that_cannot_be_read_is_the_reason_for_its_files(tmp_path):

@@ -145,7 +145,7 @@ def test_ome_17_defect_26_service_of_another_group_is_one_of_ome_if_it_selects_a
     proposed = yaml.safe_load(PROPOSED_SERVICE) | {"apiVersion": "serving.kserve.io/v1beta1"}
     (version,) = versions_in([proposed])
     assert isinstance(version.object, InferenceService)
-    assert version.note == "is read as one of group ome.io: write ome.io instead of serving.kserve.io"
+    assert version.note == "is read as group ome.io: write ome.io instead of serving.kserve.io"
     assert list(versions_in([proposed | {"spec": {"predictor": {}}}])) == []
 
 
@@ -194,7 +194,7 @@ POLICIES = "BestFit, Cheapest, MostCapable or FirstAvailable"
         ),
         (
             {"constraints": {"minMemory": 80, "maxMemory": 40}},
-            "spec.constraints.maxMemory is 40, less than minMemory, 80: write as much or more, or remove it",
+            "spec.constraints.maxMemory is 40, less than minMemory, 80: write at least minMemory, or remove it",
             Selection(min_memory_bytes=80 * GIB),
         ),
         ({"constraints": {"excludedClasses": "t4"}}, "spec.constraints.excludedClasses is 't4': ", ANY),
@@ -218,7 +218,7 @@ def test_ome_17_preference_that_cannot_be_used_does_not_affect_the_others():
     assert [fault.split(" is ")[0][-3:] for fault in found.faults] == ["[0]", "[1]", "[2]"]
     assert found.selection == Selection(preference_order=(Preference("c", 100),))
     assert read_requirements({"preferenceOrder": 3}, "spec").faults == (
-        "spec.preferenceOrder is 3: write a list of 256 at most",
+        "spec.preferenceOrder is 3: write a list of at most 256 entries",
     )
 
 
@@ -308,7 +308,7 @@ def parallel(size: object) -> dict:
         ({"h100": STARTED}, []),
         (
             {"h100": {"minMemoryPerBillionParams": 2}},
-            [f"[h100].minMemoryPerBillionParams is 2, and bounds no request: {WRITE_THE_REQUIREMENT}"],
+            [f"[h100].minMemoryPerBillionParams is 2, but does not limit requests: {WRITE_THE_REQUIREMENT}"],
         ),
         ({"h100": {}, "H100": {}}, ["[H100] is the same class as 'h100': write it once"]),
         ({"h100": 3}, ["[h100] is 3: write a mapping"]),

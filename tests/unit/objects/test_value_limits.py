@@ -76,7 +76,7 @@ IMPOSSIBLE = {
     ),
     "two containers of one name": (
         pod(container("vllm", gpus="1"), container("proxy"), container("vllm", gpus="2")),
-        "spec.containers[0] is called 'vllm', as spec.containers[2] is: give each its own name",
+        "spec.containers[0] has the name 'vllm' of spec.containers[2]: give each container its own name",
     ),
     "negative devices of a node": (
         document("v1", "Node", status={"allocatable": {"nvidia.com/gpu": "-8", "cpu": "500m"}}),
@@ -92,11 +92,11 @@ IMPOSSIBLE = {
     ),
     "more available than there is": (
         gpu(capacity={"vram": "80Gi"}, available={"vram": "90Gi"}),
-        "status.available.vram is 90Gi, more than the capacity, 80Gi: write what is left of it",
+        "status.available.vram is 90Gi, more than the capacity, 80Gi: write the available part of it",
     ),
     "TFLOPS of a data centre": (
         gpu(capacity={"tflops": "312M"}),
-        "status.capacity.tflops is 312000000, more than any GPU has: write that of one GPU",
+        "status.capacity.tflops is 312000000, more than any GPU has: write the amount of one GPU",
     ),
     "tier that there is not": (
         gpu(topology={"peers": [{"peerGPUUUID": "GPU-b", "tier": 7}]}),
