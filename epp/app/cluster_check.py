@@ -224,8 +224,8 @@ def _endpoints_of(pools: Sequence[PoolReport]) -> str:
     counted = f", with {endpoints} endpoint{'' if endpoints == 1 else 's'}"
     if len(pools) > 1:
         without = [each.name for each in pools if not each.endpoints]
-        answers = f", and would respond with 503 for {', '.join(without)} until a pod is ready" if without else ""
-        return f"{counted} in {len(pools)} pools{answers}"
+        refused = f", and would respond with 503 for {', '.join(without)} until a pod is ready" if without else ""
+        return f"{counted} in {len(pools)} pools{refused}"
     (pool,) = pools
     if not pool.found:
         return " without endpoints, and would respond with 503 until the InferencePool exists"

@@ -13,7 +13,7 @@ from epp.framework.endpoint import LabelSelector
 from epp.framework.plugin_status import InputProblem
 from epp.kube.access import ABSENT, FORBIDDEN, ApiError, KubeApi
 from epp.kube.collection import Item, list_objects
-from epp.kube.objects.base import Object, Part, convert
+from epp.kube.objects.base import Object, Part, convert, decoded
 from epp.kube.objects.core import Pod
 from epp.kube.objects.decode import decode_object
 from epp.kube.objects.inference import POOL_GROUP, InferencePool, read_inference_pool
@@ -156,26 +156,21 @@ async def check_pools(api: KubeApi, choice: PoolChoice) -> PoolFindings:
         warnings += _problems("InferencePool", items)
         if not items:
             warnings.append(f"no InferencePool of namespace {choice.namespace} has the labels {choice.labels}")
-    reports = tuple(
-        [await check_pool(api, PoolName(name, choice.namespace, choice.group), choice.namespace) for name in names]
-    )
+    space, group = choice.namespace, choice.group
+    reports = tuple([await check_pool(api, PoolName(name, space, group), space) for name in names])
     by_port: dict[int | None, list[str]] = {}
     for each in reports:
         if each.found:
             by_port.setdefault(each.picker_port, []).append(each.name)
-    return PoolFindings(
-        reports,
-        (
-            *(f"InferencePool {each.name}: {error}" for each in reports for error in each.errors),
-            *(
-                f"InferencePools {', '.join(named)} name {'no port' if port is None else f'port {port}'} in "
-                "spec.endpointPickerRef.port, and only the first is served: write a different number for each"
-                for port, named in by_port.items()
-                if len(named) > 1
-            ),
-        ),
-        (*warnings, *(f"InferencePool {each.name}: {warning}" for each in reports for warning in each.warnings)),
-    )
+    errors = [f"InferencePool {each.name}: {error}" for each in reports for error in each.errors]
+    errors += [
+        f"InferencePools {', '.join(named)} name {'no port' if port is None else f'port {port}'} in "
+        "spec.endpointPickerRef.port, and only the first is served: write a different number for each"
+        for port, named in by_port.items()
+        if len(named) > 1
+    ]
+    warnings += [f"InferencePool {each.name}: {warning}" for each in reports for warning in each.warnings]
+    return PoolFindings(reports, tuple(errors), tuple(warnings))
 
 
 def _missing(source: PoolName, item: Item[_FoundPool] | None, found: Iterable[Item[_FoundPool]]) -> str:
@@ -253,8 +248,8 @@ async def _service_problems(api: KubeApi, picker: _PickerReference, port: int | 
     if picker.kind != "Service" or picker.group or not picker.name:
         return []
     try:
-        answer = await api.request("GET", _SERVICES.format(namespace=namespace, name=picker.name))
-        service = convert(msgspec.json.decode(answer), _Service)
+        content = await api.request("GET", _SERVICES.format(namespace=namespace, name=picker.name))
+        service = decoded(content, _Service)
     except ApiError as error:
         if error.status not in ABSENT:
             return []

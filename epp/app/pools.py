@@ -40,7 +40,6 @@ from epp.telemetry.rendering import MetricsOfPools
 
 MOST_POOLS = 100
 _RETRY_SECONDS = 5.0
-_NO_CALL = 0.0, ""
 
 _log = structlog.get_logger()
 
@@ -319,7 +318,7 @@ class Pools:
 
     def _slowest_call(self) -> tuple[float, str]:
         """Return seconds and plugin of the longest call of all pools since the last call of this function."""
-        return max((picker.metrics.slowest_call() for _, picker in self._pickers), default=_NO_CALL)
+        return max((picker.metrics.slowest_call() for _, picker in self._pickers), default=(0.0, ""))
 
     def _scores(self, local: str) -> Mapping[str, object]:
         """Return the free capacity of each cluster for all pools."""

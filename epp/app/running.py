@@ -386,7 +386,7 @@ async def sweep_reservations(reservations: Reservations, store: Datastore) -> No
                 "requests no longer count as load: no response has begun, and their streams are still open",
                 requests=expired,
                 seconds=reservations.seconds,
-                remedy="set a timeout in the gateway's routes, or a longer --reservation-ttl for long answers",
+                remedy="set a timeout in the gateway's routes, or a longer --reservation-ttl for long responses",
             )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of a picker: the command line, beside the configuration file."""
+"""Settings of a picker from the command line, in addition to its configuration file."""
 
 import io
 from collections.abc import Callable

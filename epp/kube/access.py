@@ -4,6 +4,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from lightkube.config.kubeconfig import SingleConfig
 
 _CONNECT_SECONDS = 10.0
-_ANSWER_SECONDS = 30.0
+_RESPONSE_SECONDS = 30.0
 _SILENCE_SECONDS = 90.0
 """Longest silence in a watch; most servers send a bookmark about every minute."""
 _LINE_LIMIT_BYTES = 16 * 1024 * 1024
@@ -120,9 +121,9 @@ class KubeApi:
         """Return the body of the response; raises ApiError or ApiUnreachableError. `body` is encoded as JSON."""
         content = None if body is None else msgspec.json.encode(body)
         headers = {} if content is None else {"Content-Type": content_type}
-        sent = self._answer(method, path, params or {}, _ANSWER_SECONDS, headers=headers, content=content)
-        async with sent as answer:
-            return await answer.aread()
+        sent = self._send(method, path, params or {}, _RESPONSE_SECONDS, headers=headers, content=content)
+        async with sent as response:
+            return await response.aread()
 
     @asynccontextmanager
     async def stream(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[AsyncIterator[list[bytes]]]:
@@ -130,8 +131,8 @@ class KubeApi:
 
         The iterator ends with the watch, or after 90 seconds without data.
         """
-        async with self._answer("GET", path, params, _SILENCE_SECONDS) as answer:
-            yield _lines(answer)
+        async with self._send("GET", path, params, _SILENCE_SECONDS) as response:
+            yield _lines(response)
 
     async def close(self) -> None:
         if self._connection is not None:
@@ -142,7 +143,7 @@ class KubeApi:
         self._is_outdated, self._opened_at = True, 0.0
 
     @asynccontextmanager
-    async def _answer(
+    async def _send(
         self,
         method: str,
         path: str,
@@ -167,17 +168,19 @@ class KubeApi:
                 method, path, params=dict(params), headers=headers, content=content, timeout=timeout
             )
             try:
-                answer = await client.send(request, stream=True)
+                response = await client.send(request, stream=True)
             except credential_errors() as error:
                 raise _CredentialsError(f"no credentials: {reason_of(error)}") from error
             try:
-                if answer.status_code == UNAUTHORIZED:
+                if response.status_code == UNAUTHORIZED:
                     await self._reopen()
-                if answer.status_code >= _ERROR_STATUS:
-                    raise error_of(answer.status_code, await answer.aread(), answer.headers.get("retry-after", ""))
-                yield answer
+                if response.status_code >= _ERROR_STATUS:
+                    raise error_of(
+                        response.status_code, await response.aread(), response.headers.get("retry-after", "")
+                    )
+                yield response
             finally:
-                await answer.aclose()
+                await response.aclose()
         except (httpx2.HTTPError, httpx2.InvalidURL, _CredentialsError) as error:
             await self._reopen()
             raise ApiUnreachableError(f"{self.server}: {reason_of(error)}") from error
@@ -205,23 +208,23 @@ class KubeApi:
             await before.client.aclose()
 
 
+@dataclass(slots=True)
 class _Connection:
-    def __init__(self, client: "httpx2.AsyncClient") -> None:
-        self.client = client
-        self.users = 0
+    client: "httpx2.AsyncClient"
+    users: int = 0
 
 
 class _CredentialsError(Exception):
     """The credentials of a request cannot be read."""
 
 
-async def _lines(answer: "httpx2.Response") -> AsyncIterator[list[bytes]]:
+async def _lines(response: "httpx2.Response") -> AsyncIterator[list[bytes]]:
     """Yield the complete lines of each read; raises ApiUnreachableError for a line over the limit."""
     import httpx2  # noqa: PLC0415  an optional dependency
 
     rest = b""
     with suppress(httpx2.ReadTimeout):  # the next watch shows whether the server is alive
-        async for piece in answer.aiter_bytes():
+        async for piece in response.aiter_bytes():
             *lines, rest = (rest + piece).split(b"\n")
             if len(rest) > _LINE_LIMIT_BYTES:
                 raise ApiUnreachableError(f"an event of the watch has more than {_LINE_LIMIT_BYTES} bytes")

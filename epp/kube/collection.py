@@ -277,8 +277,8 @@ class ApiCollection:
         group = self._given.group
         version = self.version or "v1"
         if group and not self.version:
-            answer = await api.request("GET", f"/apis/{group}")
-            version = _read(answer, _Group, group).version
+            response = await api.request("GET", f"/apis/{group}")
+            version = _read(response, _Group, group).version
         root = self._given.path(version).removesuffix("/")
         entries = _read(await api.request("GET", root), ApiResources, root).resources
         found = next((each for each in entries if each.kind == self._given.kind and "/" not in each.name), None)
@@ -330,9 +330,9 @@ class ApiCollection:
         self.version, *self._untried = self._given.versions or ("",)
 
 
-def _read(answer: bytes, cls: type[T], place: str) -> T:
+def _read(response: bytes, cls: type[T], place: str) -> T:
     try:
-        return decoded(answer, cls)
+        return decoded(response, cls)
     except ValueError as error:
         raise ApiError(0, "Malformed", f"the response to {place} is unreadable: {error}") from error
 

@@ -27,7 +27,7 @@ _CHECK_SECONDS = 1.0
 _RETRY_SECONDS = 30.0
 _LONGEST_RETRY_SECONDS = 600.0
 """Maximum delay while events are forbidden; it doubles each time, because a starting server also forbids access."""
-_ANSWER_SECONDS = 10.0
+_RESPONSE_SECONDS = 10.0
 _NAME_CHARACTERS = 200
 
 _log = structlog.get_logger()
@@ -194,7 +194,7 @@ class EventWriter:
         # Server-side apply creates or replaces the event in one request; reading it would need one more right.
         params = {"fieldManager": COMPONENT, "force": "true"}
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
+            async with asyncio.timeout(_RESPONSE_SECONDS):
                 await self._api.request(
                     "PATCH", path, params=params, body=content, content_type="application/apply-patch+yaml"
                 )

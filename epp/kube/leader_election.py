@@ -172,7 +172,7 @@ class LeaderElection:
         self._api = api
         self._clock = clock
         self._collection = LEASES.path("v1", settings.namespace)
-        self._answer_seconds = settings.seconds / 3
+        self._response_seconds = settings.seconds / 3
         self._on_change: Callable[[bool], None] | None = None
         self._logged_holder = ""
         self._failing_since: float | None = None
@@ -193,7 +193,7 @@ class LeaderElection:
     async def release(self) -> None:
         """Release the lease if this replica holds it, so that another replica can take it immediately."""
         try:
-            async with asyncio.timeout(self._answer_seconds):
+            async with asyncio.timeout(self._response_seconds):
                 wrote = await self._send_all(resigns=True)
         except (ApiError, ApiUnreachableError, TimeoutError, ValueError) as error:
             _log.warning("lease not released; it expires later", lease=self._title, reason=_words(error))
@@ -224,12 +224,12 @@ class LeaderElection:
             path = self._collection if method == "POST" else f"{self._collection}/{self.settings.name}"
             try:
                 try:
-                    async with asyncio.timeout(self._answer_seconds):
-                        answer = await self._api.request(method, path, body=content)
+                    async with asyncio.timeout(self._response_seconds):
+                        response = await self._api.request(method, path, body=content)
                 except ApiError as error:
                     method, content = attempt.throw(error)
                 else:
-                    method, content = attempt.send(answer)
+                    method, content = attempt.send(response)
             except StopIteration as end:
                 return bool(end.value)
 
@@ -244,7 +244,7 @@ class LeaderElection:
         if isinstance(error, ApiError) and error.status in REFUSED:
             remedy = f"allow get, create and update of leases.{LEASES.group} in {self.settings.namespace}"
             _log.error("no access to the lease", lease=self._title, reason=self.problem, remedy=remedy)
-        elif now - self._failing_since >= self.settings.seconds - self._answer_seconds:
+        elif now - self._failing_since >= self.settings.seconds - self._response_seconds:
             _log.warning("lease not readable", lease=self._title, reason=self.problem, leader=self.is_leader)
         else:
             return

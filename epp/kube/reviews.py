@@ -130,9 +130,9 @@ class TokenReviews:
         access = await self._review_of("SubjectAccessReview", _ACCESS, AccessReview, spec)
         return Verdict.ALLOWED if access.allowed else Verdict.FORBIDDEN
 
-    async def _review_of(self, kind: str, group: str, answer: type[R], spec: object) -> R:
+    async def _review_of(self, kind: str, group: str, response: type[R], spec: object) -> R:
         try:
-            return await _reviewed(self._api, kind, group, answer, spec)
+            return await _reviewed(self._api, kind, group, response, spec)
         except ApiError as error:
             remedy = ": allow create of tokenreviews and subjectaccessreviews" if error.status == FORBIDDEN else ""
             raise NoVerdictError(f"{kind} was rejected: {error}{remedy}") from error
@@ -140,10 +140,10 @@ class TokenReviews:
             raise NoVerdictError(str(error)) from error
 
 
-async def _reviewed(api: KubeApi, kind: str, group: str, answer: type[R], spec: object = None) -> R:
+async def _reviewed(api: KubeApi, kind: str, group: str, response: type[R], spec: object = None) -> R:
     """Return the response to a review; raises ApiError, ApiUnreachableError and ValueError."""
     body = {"apiVersion": f"{group}/v1", "kind": kind, **({} if spec is None else {"spec": spec})}
-    return decoded(await api.request("POST", f"/apis/{group}/v1/{kind.lower()}s", body=body), answer)
+    return decoded(await api.request("POST", f"/apis/{group}/v1/{kind.lower()}s", body=body), response)
 
 
 class AccessState(StrEnum):
@@ -287,8 +287,8 @@ class _Check:
         """Return whether the API server has the resource; True if discovery fails."""
         for version in resource.versions:
             try:
-                answer = await self._get(resource.path(version).rpartition("/")[0])
-                if any(each.name == resource.plural for each in decoded(answer, ApiResources).resources):
+                response = await self._get(resource.path(version).rpartition("/")[0])
+                if any(each.name == resource.plural for each in decoded(response, ApiResources).resources):
                     return True
             except ApiError as error:
                 if error.status not in ABSENT:

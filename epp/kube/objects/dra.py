@@ -67,7 +67,7 @@ class ResourceSlice(_AnySlice, frozen=True, kw_only=True):
 
 
 class Toleration(Part, frozen=True, kw_only=True):
-    """Taints that a claim tolerates; an empty key or effect stands for all."""
+    """Taints that a claim tolerates; an empty key or effect matches all."""
 
     key: str = ""
     operator: str = "Equal"
@@ -354,5 +354,5 @@ def _taints_of(
         yield from device.taints
     for rule in rules:
         wanted = ((rule.driver, result.driver), (rule.pool, result.pool), (rule.device, result.device))
-        if rule.selector is not None and all(want in {"", have} for want, have in wanted):
+        if rule.selector is not None and all(given in {"", actual} for given, actual in wanted):
             yield rule.taint

@@ -30,23 +30,13 @@ class TargetPort(Part, frozen=True, kw_only=True):
     number: Port
 
 
-class PickerReference(Part, frozen=True, kw_only=True):
-    """The Service of the pickers of a pool."""
-
-    port: TargetPort | None = None
-
-
 class InferencePool(Object, frozen=True, kw_only=True):
     match_labels: Mapping[str, str] = msgspec.field(name="spec.selector.matchLabels")
     target_ports: tuple[TargetPort, ...] = msgspec.field(name="spec.targetPorts")
     app_protocol: str = msgspec.field(default="http", name="spec.appProtocol")
     """`http`, or `kubernetes.io/h2c` for HTTP/2 without TLS."""
-    picker: PickerReference | None = msgspec.field(default=None, name="spec.endpointPickerRef")
-
-    @property
-    def picker_port(self) -> int | None:
-        """Port of the Service of the pickers; None if unset."""
-        return None if self.picker is None or self.picker.port is None else self.picker.port.number
+    picker_port: Port | None = msgspec.field(default=None, name="spec.endpointPickerRef.port.number")
+    """Port of the Service of the pickers; None if unset."""
 
     @property
     def ports(self) -> tuple[int, ...]:

@@ -182,8 +182,8 @@ class ObjectsByKind:
                 if kind[0] in groups:
                     counts[kind][file.file] = count
         for (group, name), by_file in sorted(counts.items()):
-            where = ", ".join(f"{count} in {file}" for file, count in by_file.items())
-            yield f"objects of kind {name} ({group}) are not used: {where}; nothing in them has an effect"
+            counted = ", ".join(f"{count} in {file}" for file, count in by_file.items())
+            yield f"objects of kind {name} ({group}) have no effect: {counted}"
 
     def file_of(self, kind: str, name: str) -> str:
         """Return the file of the object in effect; empty for an unknown object."""

@@ -62,7 +62,6 @@ class CapacityLimit(MemoryLimit, frozen=True):
     """Limit of the capacities of a device by name; only memory has a known maximum."""
 
     def fault(self, value: Fraction | float, key: str = "") -> str:
-        """Return the fault; a capacity other than memory may be any number from 0."""
         if key.rpartition("/")[2] == "memory":
             return super().fault(value)
         return f"is {shown(value)}: write 0 or more" if value < 0 else ""
@@ -115,7 +114,7 @@ Memory: TypeAlias = Annotated[
 ]
 """Memory of several devices, or of a part of one."""
 Figure: TypeAlias = Annotated[float | None, Limit("write the TFLOPS of one device, above 0", most=1_000_000)]
-"""TFLOPS or TOPS of one device; 0 stands for unknown."""
+"""TFLOPS or TOPS of one device; 0 if unknown."""
 Bandwidth: TypeAlias = Annotated[Fraction | None, Limit("write GB/s, above 0", most=100_000_000)]
 Tflops: TypeAlias = Annotated[Fraction | None, Limit("write TFLOPS of 0 or more", most=1_000_000_000)]
 """TFLOPS of several devices, or of a part of one."""
@@ -128,7 +127,7 @@ AlertPercent: TypeAlias = Annotated[int, Limit("write 0 to 100 in place of the d
 """Use of a quota that triggers an alert."""
 Number: TypeAlias = Annotated[int | None, Limit("write a whole number of 0 or more", most=1_000_000)]
 GPUS_OF_ALLOCATION = 128
-"""Most GPUs that TensorFusion allocates at once."""
+"""Maximum number of GPUs that TensorFusion allocates to one workload."""
 GpuCount: TypeAlias = Annotated[int | None, Limit("write the GPUs of one workload, 0 to 128", most=GPUS_OF_ALLOCATION)]
 Start: TypeAlias = Annotated[int, Limit("write the first memory slot, 0 to 7", most=7)]
 Size: TypeAlias = Annotated[int, Limit("write the number of memory slots, 1 to 8", least=1, most=8)]

@@ -16,11 +16,6 @@ MEMORY_RESOURCES = ("instaslice.redhat.com/accelerator-memory-quota", "gpu.das.o
 """Memory of MIG slices, in the first generation of InstaSlice and in the DAS operator; a bare number is in GB."""
 
 
-def _least(sizes: Iterable[Fraction | None]) -> int | None:
-    """Return the smallest size in bytes; None without one."""
-    return min((found for each in sizes if (found := _bytes(each)) is not None), default=None)
-
-
 def _bytes(size: Fraction | None) -> int | None:
     return 0 if size == 0 else memory_bytes(size)
 
@@ -35,9 +30,9 @@ class ResourceQuota(Object, frozen=True, kw_only=True):
         """Memory of slices; None without a limit, and for a quota that applies only to some pods."""
         if self.scopes or self.scope_selector:
             return None
-        return _least(
-            self.hard.get(f"{prefix}{name}") for name in MEMORY_RESOURCES for prefix in ("requests.", "limits.", "")
-        )
+        names = (f"{prefix}{name}" for name in MEMORY_RESOURCES for prefix in ("requests.", "limits.", ""))
+        sizes = (_bytes(self.hard.get(name)) for name in names)
+        return min((size for size in sizes if size is not None), default=None)
 
 
 class Namespace(ClusterObject, frozen=True, kw_only=True):

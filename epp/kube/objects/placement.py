@@ -23,6 +23,7 @@ _EFFECTS = tuple(str(effect) for effect in TaintEffect)
 _ACTIONS = ("DoNotSchedule", "ScheduleAnyway")
 _MOST_CONSTRAINTS = 8
 _LONGEST_SECONDS = 2**62
+_GROUPS = "spec.decisionStrategy.groupStrategy.decisionGroups"
 
 
 class ClusterSelector(Part, frozen=True, kw_only=True):
@@ -167,7 +168,7 @@ class _RawPlacement(Object, frozen=True, kw_only=True):
     configurations: tuple[_Configuration, ...] = msgspec.field(default=(), name="spec.prioritizerPolicy.configurations")
     tolerations: tuple[_Toleration, ...] = msgspec.field(default=(), name="spec.tolerations")
     spread: tuple[_Constraint, ...] = msgspec.field(default=(), name="spec.spreadPolicy.spreadConstraints")
-    groups: tuple[_Group, ...] = msgspec.field(default=(), name="spec.decisionStrategy.groupStrategy.decisionGroups")
+    groups: tuple[_Group, ...] = msgspec.field(default=(), name=_GROUPS)
     clusters_per_group: Any = msgspec.field(
         default="100%", name="spec.decisionStrategy.groupStrategy.clustersPerDecisionGroup"
     )
@@ -194,11 +195,7 @@ def read_placement(document: object) -> Placement:
         groups=tuple(
             DecisionGroup(
                 name=each.group_name,
-                selector=_selector(
-                    each.group_cluster_selector,
-                    f"spec.decisionStrategy.groupStrategy.decisionGroups[{index}].groupClusterSelector",
-                    faults,
-                ),
+                selector=_selector(each.group_cluster_selector, f"{_GROUPS}[{index}].groupClusterSelector", faults),
             )
             for index, each in enumerate(raw.groups)
         ),
@@ -305,14 +302,8 @@ def _spread(constraints: tuple[_Constraint, ...], faults: Faults) -> tuple[Sprea
         skew = faults.count(f"{field}.maxSkew", each.max_skew, 1)
         action = faults.choice(f"{field}.whenUnsatisfiable", each.when_unsatisfiable, _ACTIONS)
         if kind is not None:
-            found.append(
-                SpreadConstraint(
-                    key=each.topology_key,
-                    is_claim=kind == "Claim",
-                    max_skew=skew or 1,
-                    required=action == "DoNotSchedule",
-                )
-            )
+            key, is_claim, required = each.topology_key, kind == "Claim", action == "DoNotSchedule"
+            found.append(SpreadConstraint(key=key, is_claim=is_claim, max_skew=skew or 1, required=required))
     return tuple(found)
 
 

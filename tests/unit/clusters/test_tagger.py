@@ -188,7 +188,7 @@ def test_values_that_usage_is_computed_without_are_said_and_so_are_kinds_without
     assert tag(built).scores[f"{SCORE}/cpuClusterAvailable"] == 100
     (remark,) = built.inputs.remarks
     assert remark.startswith(
-        "objects of kind PlacementDecison (cluster.open-cluster-management.io) are not used: 1 in "
+        "objects of kind PlacementDecison (cluster.open-cluster-management.io) have no effect: 1 in "
     )
     assert built.problems == (remark, str(ignored))
 

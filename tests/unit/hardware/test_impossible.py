@@ -316,7 +316,7 @@ def test_kind_of_a_known_group_that_has_no_effect_is_said_once():
     unused = manifest("ome.io/v1beta1", "NoSuchKind", "x")
     files = [decode([unused, unused], "a.yaml").file, decode([unused], "b.yaml").file]
     assert Inventory.build(files).remarks == (
-        "objects of kind NoSuchKind (ome.io) are not used: 2 in a.yaml, 1 in b.yaml; nothing in them has an effect",
+        "objects of kind NoSuchKind (ome.io) have no effect: 2 in a.yaml, 1 in b.yaml",
     )
 
 

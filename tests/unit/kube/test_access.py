@@ -81,7 +81,7 @@ async def test_refused_connection_and_unknown_host_are_named_as_the_system_names
 
 
 async def test_server_that_does_not_answer_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("epp.kube.access._ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr("epp.kube.access._RESPONSE_SECONDS", 0.05)
     hang = asyncio.Event()
 
     async def nothing(_reader, _writer):
