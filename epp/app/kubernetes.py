@@ -261,10 +261,10 @@ class IdleNodePods:
         while True:
             for plugin in tuple(self._plugins()):
                 if isinstance(plugin, AcceleratorTagger) and plugin.parameters.pods_on_idle_nodes:
-                    await self.look(plugin)
+                    await self.update(plugin)
             await asyncio.sleep(_ROUND_SECONDS)
 
-    async def look(self, tagger: AcceleratorTagger) -> None:
+    async def update(self, tagger: AcceleratorTagger) -> None:
         """List the pods on idle nodes of a tagger: first on nodes never listed, then on those listed longest ago."""
         names = [each.node for each in await asyncio.to_thread(tagger.idle_nodes)]
         known = {name: pods for name, pods in tagger.pods_on_nodes.items() if name in names}  # the oldest first

@@ -154,7 +154,7 @@ class Operators:
     async def _held(self) -> HeldRequests:
         """Return the open requests of all processes by endpoint and tenant."""
         own = held_requests(self.running.director)
-        return own.with_others(await self.processes.answers("held", _WORKER_SECONDS))
+        return own.with_others(await self.processes.responses("held", _WORKER_SECONDS))
 
     def debug_route(self) -> web.RouteDef:
         """Return the route of the page with plugin states, for the running event loop."""

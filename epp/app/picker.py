@@ -392,7 +392,7 @@ class Picker:
     async def refuse_waiting(self) -> None:
         """Refuse queued and further requests, and wait briefly until gateways have read the responses."""
         await self._processes.refuse_waiting()
-        await self._servers.answered(self.director.refuse_waiting())
+        await self._servers.streams_ended(self.director.refuse_waiting())
 
     def _set_ready(self, *, ready: bool) -> None:
         if ready:

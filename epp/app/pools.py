@@ -74,8 +74,8 @@ class _Member:
         """None while the pool is not served."""
         self.problem = ""
         """Reason that the pool is not served; empty while it is served or starting."""
-        self.tried = asyncio.Event()
-        self.left = asyncio.Event()
+        self.attempted = asyncio.Event()
+        self.removed = asyncio.Event()
         """Set when the pool is removed or its port changes."""
 
     @property
@@ -155,7 +155,7 @@ class Pools:
             await found.first_list()
             self._update()
             found.subscribe(lambda _: self._update())
-            await asyncio.gather(*(member.tried.wait() for member in self._members.values()))
+            await asyncio.gather(*(member.attempted.wait() for member in self._members.values()))
         except BaseException:
             await self.stop()
             raise
@@ -177,7 +177,7 @@ class Pools:
             self._supervisor.start("drain", partial(_forward, enough, self._enough))
         self._servers.extproc.set_ready(ready=False)
         for member in self._members.values():
-            member.left.set()
+            member.removed.set()
         await asyncio.gather(*self._serving, return_exceptions=True)
         await self._servers.extproc.stop()
         await self._supervisor.stop()
@@ -199,7 +199,7 @@ class Pools:
         for name, member in tuple(self._members.items()):
             if wanted.get(name) != member.port:
                 _log.info("pool removed" if name not in wanted else "pool port changed", pool=name)
-                member.left.set()
+                member.removed.set()
                 del self._members[name]
         for name, port in wanted.items():
             if name not in self._members:
@@ -211,7 +211,7 @@ class Pools:
     async def _serve(self, member: _Member) -> None:
         """Serve a pool until it is removed; retry after failures."""
         structlog.contextvars.bind_contextvars(pool=member.name)  # for the log lines of this task and its subtasks
-        while not member.left.is_set():
+        while not member.removed.is_set():
             try:
                 if await self._run(member):
                     break
@@ -225,9 +225,9 @@ class Pools:
             if problem != member.problem:
                 _log.error("pool not served", reason=problem, retry_seconds=_RETRY_SECONDS)
             member.problem = problem
-            member.tried.set()
-            await first_of(member.left.wait(), most_seconds=_RETRY_SECONDS)
-        member.tried.set()
+            member.attempted.set()
+            await first_of(member.removed.wait(), most_seconds=_RETRY_SECONDS)
+        member.attempted.set()
 
     async def _run(self, member: _Member) -> bool:
         """Run the picker of a pool until the pool is removed; raises ConfigurationError."""
@@ -239,15 +239,15 @@ class Pools:
             )
         settings = await asyncio.to_thread(self._settings_of, member.name, member.port)
         picker = await asyncio.to_thread(Picker, of_pool(settings, self._cluster, self._hubs, self._pages))
-        if not await first_of(picker.start(), member.left.wait()):
+        if not await first_of(picker.start(), member.removed.wait()):
             return True
         try:
             self._admin_routes[member.name] = picker.operators.admin_routes()
             self._open_admin()
             member.picker, member.problem = picker, ""
-            member.tried.set()
+            member.attempted.set()
             self._update_health()
-            await member.left.wait()
+            await member.removed.wait()
         finally:
             member.picker = None
             self._admin_routes.pop(member.name, None)
@@ -307,7 +307,7 @@ class Pools:
             return "draining"
         if self._is_started:
             return "no pool is served"
-        waiting = [member.name for member in tuple(self._members.values()) if not member.tried.is_set()]
+        waiting = [member.name for member in tuple(self._members.values()) if not member.attempted.is_set()]
         return f"starting: {', '.join(waiting)}" if waiting else "starting: InferencePools are not listed yet"
 
     @property

@@ -152,7 +152,7 @@ class Processes:
         if self._relay is not None:
             await self._relay.complete()
 
-    async def answers(self, kind: str, most_seconds: float) -> Sequence[Any]:
+    async def responses(self, kind: str, most_seconds: float) -> Sequence[Any]:
         """Return the responses of workers to a call, None for each late response."""
         return tuple((await ask(self._channels(), kind, most_seconds)).values())
 

@@ -27,7 +27,7 @@ from epp.telemetry.settings import PageSettings
 if TYPE_CHECKING:  # only one of two carriers is imported
     from epp.extproc.http2_carrier import Acceptor
 
-_ANSWER_SECONDS = 2.0
+_REFUSAL_SECONDS = 2.0
 _POLL_SECONDS = 0.01
 
 
@@ -78,11 +78,11 @@ class Servers:
             except OSError as error:
                 raise ConfigurationError(f"the admin port {refusal(self._admin.address, error)}") from error
 
-    async def answered(self, streams: int) -> None:
+    async def streams_ended(self, count: int) -> None:
         """Wait until this number of open streams has ended, at most two seconds."""
-        left = self.extproc.open_streams - streams
+        left = self.extproc.open_streams - count
         with suppress(TimeoutError):
-            async with asyncio.timeout(_ANSWER_SECONDS):
+            async with asyncio.timeout(_REFUSAL_SECONDS):
                 while self.extproc.open_streams > left:  # noqa: ASYNC110  once, at the end of the process
                     await asyncio.sleep(_POLL_SECONDS)
 

@@ -37,7 +37,7 @@ class _OptionalKinds:
         """Last logged state of each watch."""
         self.noticed = asyncio.Event()
         """Set when a watch begins or changes its state."""
-        self._of_hub: dict[str, str] = {"hub": hub} if hub else {}
+        self._hub_fields: dict[str, str] = {"hub": hub} if hub else {}
         self._is_unreachable = False
 
     async def follow(self) -> None:
@@ -53,11 +53,11 @@ class _OptionalKinds:
 
     def _log_changes(self) -> None:
         # An unreachable API server of the pool is logged by the watch of the pods.
-        stale = [watch.reason for watch in self.logged if self._of_hub and watch.state is WatchState.STALE]
+        stale = [watch.reason for watch in self.logged if self._hub_fields and watch.state is WatchState.STALE]
         if stale and not self._is_unreachable:
-            _log.warning("hub cannot be read, its last objects stay in effect", **self._of_hub, reason=stale[0])
+            _log.warning("hub cannot be read, its last objects stay in effect", **self._hub_fields, reason=stale[0])
         elif self._is_unreachable and not stale:
-            _log.info("hub readable again", **self._of_hub)
+            _log.info("hub readable again", **self._hub_fields)
         self._is_unreachable = bool(stale)
         changed = {
             watch: logged for watch, logged in self.logged.items() if watch.state not in {logged, WatchState.STALE}
@@ -66,22 +66,22 @@ class _OptionalKinds:
         now = {state: [watch for watch in changed if watch.state is state] for state in WatchState}
         readable, forbidden = now[WatchState.CURRENT], now[WatchState.FORBIDDEN]
         if back := sorted(watch.collection.title for watch in readable if changed[watch] in _UNREADABLE):
-            _log.info("optional objects readable now", resources=back, **self._of_hub)
+            _log.info("optional objects readable now", resources=back, **self._hub_fields)
         narrowed = sorted(watch.collection.title for watch in readable if watch.collection.is_narrowed)
-        fields = {
-            "forbidden": sorted(map(_right, forbidden)),
+        found = {
+            "forbidden": sorted(map(_missing_right, forbidden)),
             "only_in_own_namespace": narrowed,
             "remedy": _REMEDY if forbidden or narrowed else "",
             "not_installed": sorted(
                 watch.collection.resource.title for watch in now[WatchState.ABSENT] if changed[watch] not in _UNREADABLE
             ),
         }
-        if any(fields.values()):
+        if fields := {name: value for name, value in found.items() if value}:
             log = _log.warning if any(changed[watch] is WatchState.CURRENT for watch in forbidden) else _log.info
-            log("optional objects not read", **{name: value for name, value in fields.items() if value}, **self._of_hub)
+            log("optional objects not read", **fields, **self._hub_fields)
 
 
-def _right(watch: Watched[Any]) -> str:
+def _missing_right(watch: Watched[Any]) -> str:
     verb = "watch" if watch.lists else "list"
     resource, namespace = watch.collection.resource, watch.collection.namespace
     scope = f"in namespace {namespace}" if namespace else "at cluster scope"
@@ -109,7 +109,7 @@ class Cluster:
         """`place` is the source of the objects: `cluster` for the API server of the pool, or `hub`."""
         self.api = api
         self._place = place
-        self._of = "" if place == "cluster" else f"{place} {api.server}: "
+        self._prefix = "" if place == "cluster" else f"{place} {api.server}: "
         self._clock = clock
         self._supervisor = supervisor
         self._watches: dict[_Key, _Watch] = {}
@@ -155,10 +155,10 @@ class Cluster:
                 self._optional.noticed.set()
                 if self._logging is None:
                     self._logging = self._supervisor.start(
-                        "watch", self._optional.follow, name=f"{self._of}optional objects"
+                        "watch", self._optional.follow, name=f"{self._prefix}optional objects"
                     )
             task = self._supervisor.start(
-                "watch", watched.run, name=f"{self._of}watch {watched.collection.title} {dict(key.selector)}"
+                "watch", watched.run, name=f"{self._prefix}watch {watched.collection.title} {dict(key.selector)}"
             )
             known = self._watches[key] = _Watch(watched, task)
         known.users += 1

@@ -196,7 +196,7 @@ class LeaderElection:
             async with asyncio.timeout(self._response_seconds):
                 wrote = await self._send_all(resigns=True)
         except (ApiError, ApiUnreachableError, TimeoutError, ValueError) as error:
-            _log.warning("lease not released; it expires later", lease=self._title, reason=_words(error))
+            _log.warning("lease not released; it expires later", lease=self._title, reason=_error_text(error))
         else:
             if wrote:
                 _log.info("lease released", lease=self._title)
@@ -235,7 +235,7 @@ class LeaderElection:
 
     def _failed(self, error: Exception) -> None:
         """Log a failure once: missing rights immediately, other errors when another replica may take the lease."""
-        self.problem = _words(error)
+        self.problem = _error_text(error)
         now = self._clock.now()
         if self._failing_since is None:
             self._failing_since = now
@@ -266,5 +266,5 @@ class LeaderElection:
         self._on_change(self.is_leader)
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return str(error) or "no response in time"

@@ -86,7 +86,7 @@ class ReadingTask:
         wanted = dict.fromkeys(kinds)
         for kind in self.streams.keys() - wanted.keys():
             opened = self.streams.pop(kind)
-            self._note(kind, opened.stream.objects)
+            self._mark_changed(kind, opened.stream.objects)
             opened.unsubscribe()
             opened.close()
         for kind in wanted:
@@ -119,13 +119,13 @@ class ReadingTask:
     def _open(self, kind: ObjectKind) -> None:
         stream, close = self._open_stream(kind)
 
-        def noted(delta: Delta[Any]) -> None:
-            self._note(kind, (*delta.changed, *delta.removed))
+        def on_change(delta: Delta[Any]) -> None:
+            self._mark_changed(kind, (*delta.changed, *delta.removed))
 
-        self.streams[kind] = _Open(stream, close, stream.subscribe(noted))
-        self._note(kind, stream.objects)
+        self.streams[kind] = _Open(stream, close, stream.subscribe(on_change))
+        self._mark_changed(kind, stream.objects)
 
-    def _note(self, kind: ObjectKind, ids: Iterable[str]) -> None:
+    def _mark_changed(self, kind: ObjectKind, ids: Iterable[str]) -> None:
         self._changed.setdefault(kind, set()).update(ids)
         self._wake.set()
 
@@ -137,7 +137,7 @@ class ReadingTask:
             self._retag(self._reader, affected)
         except BaseException:
             for kind, ids in changed.items():  # the restarted task reports them again
-                self._note(kind, ids)
+                self._mark_changed(kind, ids)
             raise
         self.reported.set()
         known = {(kind.group, kind.kind, kind.hub) for kind in self.streams}
@@ -255,27 +255,27 @@ class ClusterReaders:
                 continue
             if not (kinds := self._readable(reading)):
                 continue
-            work = ReadingTask(reading.reader, partial(self._open, reading.reader), retag)
-            work.read(kinds)
-            task = self._supervisor.start("reader", work.run, name=f"reader {reading.reader.name}")
-            self._running[reading.reader] = work, task
-            reading.reader.unread = work.unread
-            new.append(work)
+            reading_task = ReadingTask(reading.reader, partial(self._open, reading.reader), retag)
+            reading_task.read(kinds)
+            task = self._supervisor.start("reader", reading_task.run, name=f"reader {reading.reader.name}")
+            self._running[reading.reader] = reading_task, task
+            reading.reader.unread = reading_task.unread
+            new.append(reading_task)
         with suppress(TimeoutError):
             async with asyncio.timeout(2 * SETTLING_SECONDS):
-                for work in new:
-                    await work.reported.wait()
+                for reading_task in new:
+                    await reading_task.reported.wait()
 
     def keep(self, readings: Iterable[Reading]) -> None:
         """Read exactly the kinds of these plugins; stop the tasks of other plugins."""
         kinds = {reading.reader: self._readable(reading) for reading in readings}
-        for reader, (work, task) in tuple(self._running.items()):
+        for reader, (reading_task, task) in tuple(self._running.items()):
             if reader in kinds:
-                work.read(kinds[reader])
+                reading_task.read(kinds[reader])
             else:
                 del self._running[reader]
                 task.cancel()
-                work.read(())
+                reading_task.read(())
 
     def _readable(self, reading: Reading) -> tuple[ObjectKind, ...]:
         return tuple(kind for kind in reading.kinds if kind.hub is not None or self.cluster is not None)

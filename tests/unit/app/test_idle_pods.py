@@ -70,14 +70,14 @@ async def test_tf_21_devices_of_pods_in_other_namespaces_are_not_idle(pods, node
     web = pod({"cpu": "4"}, node="n1", name="web", metadata={"namespace": "shop"}, uid="w")
     pods.by_node["n1"] = [training(pod, "n1", "6"), web]
     follower = IdleNodePods(pods, lambda: [tagger])
-    await follower.look(tagger)
+    await follower.update(tagger)
     assert (free(tagger), tagger.unseen_pods, pods.asked) == ({"n1": 2}, "", ["n1"])
     assert [each.name for each in tagger.pods_on_nodes["n1"]] == ["train"]
     pods.by_node["n1"] = []
-    await follower.look(tagger)
+    await follower.update(tagger)
     assert free(tagger) == {"n1": 8}
     tagger.untag(serving)
-    await follower.look(tagger)
+    await follower.update(tagger)
     assert pods.asked[-2:] == ["n2", "n1"]  # that of which nothing is known first
 
 
@@ -87,10 +87,10 @@ async def test_tf_21_nodes_take_turns_and_what_was_read_stays_when_access_is_los
     pods.by_node["n3"] = [training(pod, "n3", "8")]
     follower = IdleNodePods(pods, lambda: [tagger])
     for _ in range(3):
-        await follower.look(tagger)
+        await follower.update(tagger)
     assert pods.asked == ["n1", "n2", "n3", "n1", "n2", "n3"]
     pods.is_forbidden = True
-    await follower.look(tagger)
+    await follower.update(tagger)
     assert free(tagger) == {"n1": 8, "n2": 8, "n3": 0}
     assert tagger.unseen_pods == (
         "pods is forbidden: allow list of pods in all namespaces, or set podsOnIdleNodes to false"
