@@ -266,7 +266,7 @@ class IdleNodePods:
 
     async def update(self, tagger: AcceleratorTagger) -> None:
         """List the pods on idle nodes of a tagger: first on nodes never listed, then on those listed longest ago."""
-        names = [each.node for each in await asyncio.to_thread(tagger.idle_nodes)]
+        names = dict.fromkeys(each.node for each in await asyncio.to_thread(tagger.idle_nodes))
         known = {name: pods for name, pods in tagger.pods_on_nodes.items() if name in names}  # the oldest first
         problem = ""
         try:

@@ -6,6 +6,7 @@ import socket
 import ssl
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import urlsplit
@@ -219,10 +220,8 @@ def read_config(
             raise ConfigurationError(f"KUBECONFIG names several files, {named}: {remedy}")
         path = Path(named)
     if path is None and (service_account / "token").exists():
-        found = _of_service_account(service_account)
-    else:
-        found = read_kubeconfig(path or _default_config(service_account), context, setting)
-    return _with_user(found)
+        return _with_user(_of_service_account(service_account))
+    return _with_user(read_kubeconfig(path or _default_config(service_account), context, setting))
 
 
 def _with_user(config: "KubeConfig") -> "SingleConfig":
@@ -262,10 +261,9 @@ def credential_errors() -> tuple[type[Exception], ...]:
 
 
 def _default_config(service_account: Path) -> Path:
-    try:
+    path = Path("/") / _DEFAULT_FILE
+    with suppress(RuntimeError):  # a user without a home directory
         path = Path.home() / _DEFAULT_FILE
-    except RuntimeError:  # a user without a home
-        path = Path("/") / _DEFAULT_FILE
     if not path.exists():
         raise ConfigurationError(
             f"no access to Kubernetes: there is no service account in {service_account} and no {path}: run in a pod, "
@@ -278,8 +276,7 @@ def _of_service_account(directory: Path) -> "KubeConfig":
     from lightkube.config.kubeconfig import KubeConfig  # noqa: PLC0415  an optional dependency
     from lightkube.core.exceptions import ConfigError  # noqa: PLC0415  the same
 
-    missing = [name for name in _SERVICE_VARIABLES if not os.environ.get(name)]
-    if missing:
+    if missing := [name for name in _SERVICE_VARIABLES if not os.environ.get(name)]:
         raise ConfigurationError(
             f"{directory} has a service account, but the environment has no {' and no '.join(missing)}: "
             "set it to the address of the API server, or set KUBECONFIG"
@@ -293,8 +290,7 @@ def _of_service_account(directory: Path) -> "KubeConfig":
 
 def _proxy(server: str) -> str | None:
     """Return the proxy for a server according to the environment; None for no proxy."""
-    parts = urlsplit(server)
-    proxies = getproxies()
+    parts, proxies = urlsplit(server), getproxies()
     if parts.hostname is None or proxy_bypass(parts.hostname):
         return None
     return proxies.get(parts.scheme) or proxies.get("all")
