@@ -368,5 +368,5 @@ class TenantQuotas(
         self._objects.apply(change)
         self._quotas = {**by_namespace, **self._written}
         inputs = self.inputs
-        self._objects.tell((*map(str, (*inputs.problems, *inputs.ignored)), *inputs.remarks))
+        self._objects.report((*map(str, (*inputs.problems, *inputs.ignored)), *inputs.remarks))
         return no_endpoint

@@ -40,7 +40,7 @@ from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver, Observers, Runtime
 from epp.routing.director.open_requests import SWEEP_SECONDS, Reservations
 from epp.routing.outliers.outlier_detector import OutlierDetector
-from epp.routing.outliers.record import Ask, Verdict
+from epp.routing.outliers.record import ProbeRequest, Verdict
 from epp.runtime.supervisor import Supervisor
 from epp.telemetry.endpoints import EndpointReport, EndpointState, PriceWatch
 from epp.telemetry.metrics import Metrics
@@ -69,7 +69,7 @@ class RunningConfig:
         discovery: Discovery[Any] | None = None,
         readers: ClusterReaders | None = None,
         observers: tuple[DirectorObserver, ...] = (),
-        ask: Ask | None = None,
+        ask: ProbeRequest | None = None,
     ) -> None:
         """`discovery` takes precedence over that of the assembly; raises ConfigurationError if both are missing.
 

@@ -340,7 +340,7 @@ def ending_of(routing: Routing, cause: Cause) -> Ending:
         is_fallback=routing.served.id != targets[0].id,
         response_bytes=routing.response_bytes,
         prompt_tokens=None if usage is None else usage.prompt_tokens,
-        cached_tokens=usage.cached_tokens if usage is not None and routing.tells_cached else None,
+        cached_tokens=usage.cached_tokens if usage is not None and routing.reports_cached else None,
         completion_tokens=None if usage is None else usage.completion_tokens,
         predicted_cached_tokens=routing.request.get(CACHED_TOKENS_PREDICTED),
     )

@@ -407,5 +407,5 @@ class Response:
     """Tokens counted by the endpoint, after the end of the body."""
     events: int = 0
     """Number of events of an event stream so far; 0 if they are not counted."""
-    tells_cached: bool = False
+    reports_cached: bool = False
     """Whether the response has the number of cached tokens, which engines may omit."""

@@ -197,7 +197,7 @@ class ObjectFollower(FollowsObjects[OP], Follower[OP]):
         def effect() -> AffectedEndpoints:
             self.objectives = objectives
             self._objects.apply(change)
-            self._objects.tell(map(str, (*self.inputs.problems, *objectives.ignored)))
+            self._objects.report(map(str, (*self.inputs.problems, *objectives.ignored)))
             return no_endpoint
 
         return effect

@@ -143,7 +143,7 @@ class AcceleratorTagger(
             validate=object_faults,
             grace_period=self.parameters.missing_file_grace_period,
         )
-        self._objects.tell(self.problems)
+        self._objects.report(self.problems)
 
     @property
     def has_prices(self) -> bool:
@@ -295,7 +295,7 @@ class AcceleratorTagger(
         self.inventory, self._tables = inventory, tables
         self._builder = self._new_builder()
         self._objects.apply(change)
-        self._objects.tell(self.problems)
+        self._objects.report(self.problems)
 
     def _new_builder(self) -> TagBuilder:
         return TagBuilder(self.inventory, self.parameters, self._tables.catalogue, self._tables.prices)

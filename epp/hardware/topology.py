@@ -100,7 +100,7 @@ class TopologyExtractor(FollowingTagger[TopologyParameters], FollowsObjects[Topo
         def effect() -> AffectedEndpoints:
             self._nodes = nodes
             self._objects.apply(change)
-            self._objects.tell(map(str, self.inputs.problems))
+            self._objects.report(map(str, self.inputs.problems))
             return (lambda endpoint: endpoint.node in names) if kinds else every_endpoint
 
         return effect

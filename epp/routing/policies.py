@@ -212,7 +212,7 @@ class PolicyFiles:
         change, built, problems = following
         self.policies = built.policies
         self._source.apply(change)
-        self._source.tell(problems)
+        self._source.report(problems)
         _log.info(
             "policies updated",
             objectives=built.objectives,

@@ -14,7 +14,7 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Parameters
 from epp.routing.datastore import Datastore
-from epp.routing.outliers.record import Told, Verdict
+from epp.routing.outliers.record import OnVerdict, Verdict
 from epp.sharing.channel import Channel, ChannelClosedError, Handler
 from epp.sharing.mirror import PoolMirror
 from epp.sharing.rings import Rings
@@ -99,13 +99,13 @@ class Link(Discovery[Parameters]):
         """Wait for the end: messages change the pool."""
         await self.ended.wait()
 
-    def ask(self, endpoint: Endpoint, report: Told) -> None:
+    def ask(self, endpoint: Endpoint, report: OnVerdict) -> None:
         """Make the main process poll an endpoint urgently, and call `report` with the verdict."""
         task = asyncio.create_task(self._probe(endpoint, report))
         self._probes.add(task)
         task.add_done_callback(self._probes.discard)
 
-    async def _probe(self, endpoint: Endpoint, report: Told) -> None:
+    async def _probe(self, endpoint: Endpoint, report: OnVerdict) -> None:
         try:
             verdict = Verdict(await self.channel.call("ask", endpoint.id, most_seconds=_PROBE_SECONDS))
         except ChannelClosedError:

@@ -216,7 +216,7 @@ class RequestMetrics:
             return
         if usage.prompt_tokens:
             series.of(self._input).observe(usage.prompt_tokens)
-        if routing.tells_cached:
+        if routing.reports_cached:
             series.of(self._cached).observe(usage.cached_tokens)
         if tokens := usage.completion_tokens:
             series.of(self._output).observe(tokens)

@@ -6,7 +6,7 @@ from collections import Counter
 from epp.framework import Endpoint, ManualClock
 from epp.routing.datastore import Datastore
 from epp.routing.outliers.outlier_detector import OutlierDetector, OutlierObserver
-from epp.routing.outliers.record import Failure, Told, Verdict
+from epp.routing.outliers.record import Failure, OnVerdict, Verdict
 from epp.routing.settings import OutlierSettings
 
 SETTINGS = OutlierSettings(
@@ -29,7 +29,7 @@ class World(OutlierObserver):
         self.store.replace(self.pool)
         self.counts: Counter[object] = Counter()
         self.memory = OutlierDetector(self.store, self.clock, settings, observer=self)
-        self.questions: list[tuple[Endpoint, Told]] = []
+        self.questions: list[tuple[Endpoint, OnVerdict]] = []
         if asks:
             self.memory.ask = lambda endpoint, tell: self.questions.append((endpoint, tell))
 

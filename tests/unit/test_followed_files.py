@@ -207,7 +207,7 @@ class Configuration(Followed):
         return assemble(loaded, Builder(Registry(), self.clock))
 
     async def look(self) -> None:
-        assembly = await self.follower.look()
+        assembly = await self.follower.check()
         if assembly is not None:
             self.follower.accept(assembly)
             self.loaded = assembly.loaded

@@ -215,7 +215,7 @@ class FollowedObjects:
                 count = len(version.objects.held)
                 _log.warning("objects of a missing file removed", plugin=self._owner, file=str(file), objects=count)
 
-    def tell(self, problems: Iterable[str]) -> None:
+    def report(self, problems: Iterable[str]) -> None:
         """Log new problems, at most 100."""
         found = list(dict.fromkeys(problems))
         new = [problem for problem in found if problem not in self._logged]

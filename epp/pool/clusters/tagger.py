@@ -332,7 +332,7 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
         self._state = state
         if change is not None:
             self._objects.apply(change)
-        self._objects.tell(state.problems)
+        self._objects.report(state.problems)
         for listener in tuple(self._listeners):
             listener()
         self._log_scores()

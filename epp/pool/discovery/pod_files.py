@@ -161,4 +161,4 @@ class PodFileDiscovery(Discovery[PodFileParameters]):
 
     def _log_problems(self, *more: str) -> None:
         inputs = self._source.inputs
-        self._source.tell((*map(str, (*inputs.problems, *inputs.ignored)), *self.chosen.remarks, *more))
+        self._source.report((*map(str, (*inputs.problems, *inputs.ignored)), *self.chosen.remarks, *more))

@@ -357,7 +357,7 @@ class PrecisePrefixCacheProducer(
         if request.get(COPY_SOURCE) is not None:
             return {}  # the engine also counts blocks that it copies
         if response.served.hostport == sent.target.hostport and self._by_id.get(sent.lane.id) is sent.lane:
-            cached = usage.cached_tokens if response.tells_cached else None
+            cached = usage.cached_tokens if response.reports_cached else None
             if self._accuracy.check(sent.lane.id, request.path, sent.tokens, cached, usage.prompt_tokens):
                 self._index.clear(sent.lane)
         return {}

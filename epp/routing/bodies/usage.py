@@ -74,7 +74,7 @@ class UsageReader:
         )
 
     @property
-    def tells_cached(self) -> bool:
+    def reports_cached(self) -> bool:
         """Whether the counts so far include cached tokens, which engines may leave out."""
         return "cached_tokens" in self._counts or "cache_read_input_tokens" in self._counts
 
@@ -304,7 +304,7 @@ class GrpcUsageReader:
     """Messages so far."""
     usage: Usage | None = field(default=None, init=False)
     """The counts so far; None before the first one."""
-    tells_cached: bool = field(default=False, init=False)
+    reports_cached: bool = field(default=False, init=False)
     """Whether the counts so far include cached tokens."""
     _head: bytes = field(default=b"", init=False)
     _left: int = field(default=0, init=False)
@@ -374,7 +374,7 @@ class GrpcUsageReader:
             before = self.usage or Usage(0, 0, 0)
             values = (numbers.prompt_tokens, numbers.completion_tokens, numbers.cached_tokens)
             prompt, completion, cached = (_field_count(counts.get(number)) if number else 0 for number in values)
-            self.tells_cached = self.tells_cached or numbers.cached_tokens > 0
+            self.reports_cached = self.reports_cached or numbers.cached_tokens > 0
             self.usage = Usage(
                 prompt or before.prompt_tokens, completion or before.completion_tokens, cached or before.cached_tokens
             )
@@ -383,7 +383,7 @@ class GrpcUsageReader:
         if self.event_stream and data.startswith(b"{"):  # an event without its field name
             data = b"data: " + data + b"\n\n"
         self._json.feed(data, last=last)
-        self.usage, self.tells_cached = self._json.usage, self._json.tells_cached
+        self.usage, self.reports_cached = self._json.usage, self._json.reports_cached
 
 
 def _field_count(value: int | memoryview | None) -> int:

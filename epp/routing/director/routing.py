@@ -195,9 +195,9 @@ class Routing:
         return None if self._usage is None else self._usage.usage
 
     @property
-    def tells_cached(self) -> bool:
+    def reports_cached(self) -> bool:
         """Whether the response reports the number of prompt tokens that were cached."""
-        return self._usage is not None and self._usage.tells_cached
+        return self._usage is not None and self._usage.reports_cached
 
     def time_pieces(self, on_interval: Callable[[float], None]) -> None:
         """Call `on_interval` with the seconds between each two pieces of the body."""
@@ -400,7 +400,7 @@ class Routing:
     def _response(self) -> Response:
         events, headers = 0 if self._usage is None else self._usage.events, self._response_headers
         served, address = self.served, self._served_address
-        return Response(served, address, self.status, headers, self.usage, events, self.tells_cached)
+        return Response(served, address, self.status, headers, self.usage, events, self.reports_cached)
 
 
 def _hash_of(request: Request) -> int:

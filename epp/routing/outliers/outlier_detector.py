@@ -13,7 +13,7 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.sharing import MOST_PAYLOAD_BYTES, Shareable
 from epp.framework.snapshot import Snapshot
 from epp.routing.datastore import Change, Datastore
-from epp.routing.outliers.record import Ask, Failure, Record, RequestCounts, State, Told, Verdict
+from epp.routing.outliers.record import Failure, OnVerdict, ProbeRequest, Record, RequestCounts, State, Verdict
 from epp.routing.settings import OutlierSettings
 
 _LONGEST_SUSPICION_SECONDS = 3.0
@@ -111,7 +111,7 @@ class OutlierDetector:
         """Time of the last success, by slot."""
         self._answered: dict[str, int] = {}
         """Slot of the last success, by model."""
-        self.ask: Ask | None = None
+        self.ask: ProbeRequest | None = None
         """Probes endpoints; None if probes are impossible."""
         self._listeners: list[Callable[[], None]] = []
         self.ejected: Sequence[Ejected] = ()
@@ -150,7 +150,7 @@ class OutlierDetector:
     def now(self) -> float:
         return self._clock.now()
 
-    def probe(self, endpoint: Endpoint, on_verdict: Told) -> bool:
+    def probe(self, endpoint: Endpoint, on_verdict: OnVerdict) -> bool:
         """Probe the port of an endpoint, and report the verdict once; return False if probes are impossible."""
         if self.ask is None:
             return False

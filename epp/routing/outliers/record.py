@@ -20,8 +20,8 @@ class Verdict(StrEnum):
     """No answer in time, or the probe failed."""
 
 
-Told: TypeAlias = Callable[[Verdict], None]
-Ask: TypeAlias = Callable[[Endpoint, Told], None]
+OnVerdict: TypeAlias = Callable[[Verdict], None]
+ProbeRequest: TypeAlias = Callable[[Endpoint, OnVerdict], None]
 """Probes an endpoint soon, and reports the verdict once."""
 
 

@@ -46,7 +46,7 @@ STREAM = b"".join(
 @pytest.mark.parametrize("size", [*range(1, 12), 0])
 def test_last_counts_hold_however_the_response_is_cut(size):
     reader = read(STREAM, size)
-    assert (reader.usage, reader.events, reader.tells_cached) == (Usage(9, 2, 4), 3, True)
+    assert (reader.usage, reader.events, reader.reports_cached) == (Usage(9, 2, 4), 3, True)
 
 
 def test_counts_so_far_are_those_of_the_pieces_and_no_message_is_no_content():
@@ -86,7 +86,7 @@ def test_nothing_is_found_behind_what_is_no_message():
 def test_counts_may_be_in_the_response_itself():
     response = GrpcResponse(counts=(GrpcCounts(prompt_tokens=2),))
     reader = read(framed(M["EmbedResponse"](embedding=[1] * 100, prompt_tokens=7)), 10, response)
-    assert (reader.usage, reader.tells_cached) == (Usage(7, 0, 0), False)
+    assert (reader.usage, reader.reports_cached) == (Usage(7, 0, 0), False)
 
 
 def wrapped(*data: bytes) -> bytes:

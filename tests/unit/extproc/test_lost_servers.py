@@ -7,7 +7,7 @@ from epp.extproc.wire import ProcessingRequest
 from epp.framework.headers import DESTINATION
 from epp.framework.snapshot import FAILED
 from epp.routing.director import Cause
-from epp.routing.outliers.record import Told, Verdict
+from epp.routing.outliers.record import OnVerdict, Verdict
 from tests.support.exchanges import (
     BODY,
     Bench,
@@ -33,7 +33,7 @@ class Ports:
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        self.questions: list[tuple[str, Told]] = []
+        self.questions: list[tuple[str, OnVerdict]] = []
         bench.director.outliers.ask = lambda endpoint, tell: self.questions.append((endpoint.name, tell))
 
     def say(self, verdict: Verdict) -> list[str]:

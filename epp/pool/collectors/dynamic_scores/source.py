@@ -302,7 +302,7 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], FollowsO
             pollers.append(known.get(request) or self._poller(request))
         self._pollers = (*self._named, *pollers)
         self._objects.apply(change)
-        self._objects.tell(problems)
+        self._objects.report(problems)
         self._scorers_changed.set()
         return every_endpoint
 

@@ -24,7 +24,7 @@ from epp.pool.collectors.sources.response_parser import Reading
 from epp.pool.collectors.tagging import run_in_steps
 from epp.pool.settings import PageLimits
 from epp.routing.datastore import Change, Datastore
-from epp.routing.outliers.record import Told
+from epp.routing.outliers.record import OnVerdict
 from epp.runtime.supervisor import Supervisor, shortage
 
 _GROWING_SECONDS = 0.5
@@ -141,7 +141,7 @@ class Collector:
         await asyncio.gather(*self._ending, return_exceptions=True)
         self._store.forget(_reported(gone) - _reported(wanted))
 
-    def ask(self, endpoint: Endpoint, report: Told) -> None:
+    def ask(self, endpoint: Endpoint, report: OnVerdict) -> None:
         """Poll an endpoint urgently, and call `report` once with the verdict."""
         if self._late:
             self._follow(endpoint.id)

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Generic, TypeVar
 
 from epp.framework.datalayer import NotAskedError, UnreachableError
-from epp.routing.outliers.record import Told, Verdict
+from epp.routing.outliers.record import OnVerdict, Verdict
 
 # Intervals:
 _STEP_SECONDS = 1.0
@@ -177,7 +177,7 @@ class PollPriority:
     def __init__(self) -> None:
         self.began_at = -math.inf
         """Start of the last poll."""
-        self._questions: list[tuple[float, Told]] = []
+        self._questions: list[tuple[float, OnVerdict]] = []
         self._pause_seconds = 0.0
         self._ended_at = -math.inf
         """End of the last connection whose end caused an urgent poll."""
@@ -192,7 +192,7 @@ class PollPriority:
         """The earliest time of the next poll."""
         return self.began_at + SHORTEST_GAP_SECONDS
 
-    def ask(self, now: float, report: Told) -> None:
+    def ask(self, now: float, report: OnVerdict) -> None:
         """Add a question; over the limit, it is answered with `SILENT`."""
         if len(self._questions) >= _MOST_QUESTIONS:
             report(Verdict.SILENT)

@@ -19,7 +19,7 @@ from epp.pool.collectors.sources.http import HttpSource
 from epp.pool.collectors.sources.page_client import PageClient
 from epp.pool.collectors.sources.response_parser import Reading
 from epp.routing.datastore import Datastore
-from epp.routing.outliers.record import Told, Verdict
+from epp.routing.outliers.record import OnVerdict, Verdict
 
 _SHARE = 0.05
 """Largest share of a core that the pages of one endpoint may use; beyond it, the endpoint is polled less often."""
@@ -273,7 +273,7 @@ class Poller:
         polled.on_end = None  # avoids a reference cycle
         return tuple(polled.end())
 
-    def ask(self, identity: str, report: Told) -> None:
+    def ask(self, identity: str, report: OnVerdict) -> None:
         """Poll an endpoint urgently, at the port that requests are sent to, and call `report` once with the verdict."""
         polled_feeds = [polled for polled in self.polled_feeds.get(identity, {}).values() if polled.shows_reachability]
         if not polled_feeds:
