@@ -51,7 +51,7 @@ def test_last_good_version_counts_and_a_faulty_one_only_where_none_was_good(tmp_
     [
         (lambda path: path.write_text(BROKEN), r"prices: '.*table': line 1: broken"),
         (lambda path: path.write_bytes("prices".encode("utf-16")), "it is not text in UTF-8: save it in that encoding"),
-        (os.mkfifo, "it is no regular file: name one"),
+        (os.mkfifo, "it is not a regular file: name one"),
         (os.mkdir, "it is a directory: name"),
         (lambda path: path.write_bytes(b"x" * (LIMIT_BYTES + 1)), "has more than 16777216 bytes"),
     ],

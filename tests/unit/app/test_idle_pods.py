@@ -99,6 +99,6 @@ async def test_tf_21_nodes_take_turns_and_what_was_read_stays_when_access_is_los
 
 async def test_tf_21_limit_is_named_where_pods_of_other_namespaces_are_not_read(node):
     tagger = await tagger_of(gpus(node, "n1"))
-    assert tagger.unseen_pods.startswith("pods of other namespaces are not read: podsOnIdleNodes")
+    assert tagger.unseen_pods.startswith("pods of other namespaces are not read: set podsOnIdleNodes")
     files_only = Registry().build("accelerator-data-source", {}, name="hardware", clock=ManualClock())
     assert files_only.unseen_pods == ""

@@ -56,14 +56,14 @@ def test_one_type_is_shown_in_full_with_nested_parameters(plugins):
     assert code == 0
     assert said.startswith("topology-affinity-scorer (Scorer; Beta)\nThe weight of the closest level ")
     lines = [" ".join(line.split()) for line in said.splitlines()]
-    assert lines[lines.index("weights.host: float, between 0 and 1; default 1.0") + 1] == "On the peer's host."
+    assert lines[lines.index("weights.host: float, between 0 and 1; default 1.0") + 1] == "Score on the peer's host."
     assert any(line.startswith("weights: object; default {") for line in lines)
     assert "queue-scorer" not in said
 
 
 def test_texts_of_all_types_asked_for_are_shown_as_they_are_written(plugins):
     _, said, _ = plugins("tokenizer", "work-seconds-scorer")
-    assert "needs the extra `tokenizers`" in said
+    assert "requires the extra `tokenizers`" in said
     assert "work-seconds-scorer (Scorer" in said
     assert sum(line.startswith("- `") for line in said.splitlines()) >= 8  # items of a list begin lines
 
@@ -93,4 +93,4 @@ def test_markdown_has_a_heading_for_each_type_and_a_row_for_each_parameter(plugi
     assert "\n## Filters\n\n### by-label\n\n*deprecated*\n" in said
     assert "\n| `label` | string | required | " in said
     assert "\n## Scorers\n\n### topology-affinity-scorer\n" in said
-    assert "\n| `weights.host` | float, between 0 and 1 | `1.0` | On the peer's host. |\n" in said
+    assert "\n| `weights.host` | float, between 0 and 1 | `1.0` | Score on the peer's host. |\n" in said

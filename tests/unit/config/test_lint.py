@@ -23,7 +23,7 @@ def test_plugin_that_no_profile_refers_to_is_warned_of(warned):
 def test_token_producer_that_names_a_model_alone_is_warned_of(warned):
     alone = "plugins: [{type: queue-scorer}, {type: token-producer, parameters: {modelName: m%s}}]\n"
     (found,) = warned(alone % "")
-    assert "ask a vLLM server at http://localhost:8000 for token ids" in found
+    assert "token ids are requested from a vLLM server at http://localhost:8000" in found
     assert warned(alone % ", estimate: {}") == []
 
 

@@ -70,7 +70,7 @@ def test_a_process_that_gets_no_further_job_ends_in_silence(tmp_path: Path, capf
 @pytest.mark.parametrize(
     ("classes", "arguments", "error"),
     [
-        (["h100"], ["--config", "adaptiv"], "no file 'adaptiv', nor a ready-made configuration"),
+        (["h100"], ["--config", "adaptiv"], "no file or ready-made configuration 'adaptiv'"),
         (["h100"], ["--config", "adaptive", "--slo", "latency=1s"], "--slo: 'latency=1s' is not a target"),
         (["h100"], ["--config", "adaptive", "--profile", "h100=rtx"], "there is no preset and no file 'rtx'"),
         (["h100"], ["--config", "adaptive", "--profile", "b200=h100"], "no endpoint or accelerator class 'b200'"),

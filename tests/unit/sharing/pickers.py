@@ -52,7 +52,7 @@ class Picker:
         """Record a chain as a request does."""
         chain = array("Q", hashes)
         self.prefixes._index.record(self.slot(endpoint), chain, 1000)
-        self.prefixes._news.placed(endpoint.hostport, chain, self.clock.now())
+        self.prefixes._unsent.placed(endpoint.hostport, chain, self.clock.now())
 
     def matched(self, endpoint: Endpoint, hashes: list[int]) -> int:
         return int(self.prefixes._index.match(array("Q", hashes), 4)[self.slot(endpoint)])
