@@ -113,7 +113,7 @@ def test_placements_of_another_picker_are_matched_and_withdrawn(two):
     one.place(A, [1, 2, 3])
     one.tell(other)
     assert (other.matched(A, [1, 2, 3]), other.matched(B, [1, 2, 3])) == (3, 0)
-    one.prefixes._news.withdrawn(A.hostport, array("Q", [1, 2, 3]))
+    one.prefixes._unsent.withdrawn(A.hostport, array("Q", [1, 2, 3]))
     one.tell(other)
     assert other.matched(A, [1, 2, 3]) == 0
 
@@ -149,7 +149,7 @@ def test_many_chains_are_told_in_parts_and_those_that_wait_are_bounded(two, cloc
     assert all(other.matched(A, chain) == 1 for chain in chains[-1000:])  # the index keeps a thousand here
     for number in range(40):
         one.place(A, list(range(number * 5000 + 1, number * 5000 + 4001)))  # of 32,000 bytes each
-    assert one.prefixes._news.dropped == 8
+    assert one.prefixes._unsent.dropped == 8
     told = [batch for _ in range(50) if (batch := one.tell()) is not None]
     assert sum(map(len, told)) < 1_100_000
 
