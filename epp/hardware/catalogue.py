@@ -79,7 +79,7 @@ class Product(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
     """Title of the data sheet."""
     per_hour: float | None = None
     partitions: Mapping[str, Partition] = msgspec.field(default_factory=dict)
-    """By id of the partition template, from a GPU catalogue file."""
+    """Keyed by id of the partition template, from a GPU catalogue file."""
     sources: Mapping[str, str] = {}
     """Source of fields that are not from the data sheet: `gpus.yaml: T4`."""
 
@@ -127,7 +127,7 @@ def _products(group: Mapping[str, Any]) -> Iterator[Product]:
 
 
 PRODUCTS = tuple(product for group in read_table("products.yaml", list[dict[str, Any]]) for product in _products(group))
-"""In order of preference for an ambiguous name: the usual variant of a model first."""
+"""Ordered by preference for an ambiguous name: the usual variant of a model comes first."""
 
 
 def same_size(nominal_bytes: float, actual_bytes: float) -> bool:

@@ -89,10 +89,10 @@ class Inventory:
     pods_by_node: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
     """Without ended pods."""
     pods_by_claim: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
-    """By `namespace/name` of their ResourceClaims."""
+    """Keyed by `namespace/name` of their ResourceClaims."""
     nodes: Mapping[str, Node] = field(default_factory=dict)
     nodes_by_hostname: Mapping[str, Node] = field(default_factory=dict)
-    """By the label `kubernetes.io/hostname`, which may differ from the name of the node."""
+    """Keyed by the label `kubernetes.io/hostname`, which may differ from the name of the node."""
     classes: Mapping[str, AcceleratorClass] = field(default_factory=dict)
     expressions: Mapping[str, DeviceExpression] = field(default_factory=dict)
     flavors: Mapping[str, ResourceFlavor] = field(default_factory=dict)
@@ -100,9 +100,9 @@ class Inventory:
     allocation_claims: Mapping[str, AllocationClaim] = field(default_factory=dict)
     node_accelerators: Mapping[str, NodeAccelerator] = field(default_factory=dict)
     slice_claims_by_pod: Mapping[str, tuple[SliceClaim, ...]] = field(default_factory=dict)
-    """By PodReference.keys, like all `..._by_pod`, and by the ConfigMap of the pod (`SliceClaim.keys`)."""
+    """Keyed by PodReference.keys, like all `..._by_pod`, and by the ConfigMap of the pod (`SliceClaim.keys`)."""
     mig_uuids: Mapping[str, MigUuids] = field(default_factory=dict)
-    """By `namespace/name` of the ConfigMap."""
+    """Keyed by `namespace/name` of the ConfigMap."""
     mig_maps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """ConfigMaps by the UUID of the slice."""
     slice_claims_by_node: Mapping[str, tuple[SliceClaim, ...]] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class Inventory:
     resource_claims: Mapping[str, ResourceClaim] = field(default_factory=dict)
     resource_claims_by_pod: Mapping[str, tuple[ResourceClaim, ...]] = field(default_factory=dict)
     claims_by_device: Mapping[str, tuple[ResourceClaim, ...]] = field(default_factory=dict)
-    """By `driver/pool/device`, without admin access."""
+    """Keyed by `driver/pool/device`, without admin access."""
     claims_by_pool: Mapping[PoolName, tuple[ResourceClaim, ...]] = field(default_factory=dict)
     resource_slices: Mapping[str, ResourceSlice] = field(default_factory=dict)
     pools: Mapping[PoolName, DevicePool] = field(default_factory=dict)
@@ -118,18 +118,18 @@ class Inventory:
     taint_rules: tuple[DeviceTaintRule, ...] = ()
     gpus: Mapping[str, Gpu] = field(default_factory=dict)
     gpus_by_pod: Mapping[str, tuple[Gpu, ...]] = field(default_factory=dict)
-    """By the pods that use the GPU."""
+    """Keyed by the pods that use the GPU."""
     gpus_by_uuid: Mapping[str, tuple[Gpu, ...]] = field(default_factory=dict)
     gpus_by_node: Mapping[str, tuple[Gpu, ...]] = field(default_factory=dict)
     gpu_nodes: Mapping[str, GpuNode] = field(default_factory=dict)
     gpu_pools: Mapping[str, GpuPool] = field(default_factory=dict)
     scheduling_templates: Mapping[str, SchedulingConfigTemplate] = field(default_factory=dict)
     gpu_quotas: Mapping[str, GpuResourceQuota] = field(default_factory=dict)
-    """By `namespace/name`."""
+    """Keyed by `namespace/name`."""
     unit_costs: Mapping[str, UnitCost] = field(default_factory=dict)
     variants: tuple[VariantAutoscaling, ...] = ()
     pods_with_slices: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
-    """By node: pods that request slices or have annotations for parts of GPUs."""
+    """Pods by node that request slices or have annotations for parts of GPUs."""
     issues: Validation = field(default_factory=Validation)
     """Values that contradict those of other objects."""
     ignored: tuple[IgnoredValue, ...] = ()

@@ -70,7 +70,7 @@ class MigGpu(msgspec.Struct, frozen=True, kw_only=True):
     compute_slices: int
     memory_slots: int
     layouts: Mapping[str, SliceLayout]
-    """By canonical profile."""
+    """Keyed by canonical profile."""
 
     def layout_of(self, compute_slices: int, memory_gb: int) -> SliceLayout | None:
         size = compute_slices, memory_gb
@@ -154,7 +154,7 @@ MIG_GPUS: Mapping[str, MigGpu] = {
     for each in _TABLE.gpus
     for memory in each.memory
 }
-"""By model and memory: `a100-40gb`."""
+"""Keyed by model and memory: `a100-40gb`."""
 
 
 _SLOTS = {1: 1, 2: 2, 3: 4, 4: 4, 7: 8}

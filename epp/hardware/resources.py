@@ -44,7 +44,7 @@ _OF_CLASS = {
     "deviceclass.resource.kubernetes.io/gpu.intel.com": "gpu.intel.com/i915",
     "deviceclass.resource.kubernetes.io/tpu.google.com": "google.com/tpu",
 }
-"""By the resource that stands for the devices of a DeviceClass without a name of its own."""
+"""Keyed by the extended resource of a DeviceClass that has no resource name of its own."""
 _SAME_AS = {"nvidia.com/gpu.shared": "nvidia.com/gpu"}
 
 

@@ -43,7 +43,7 @@ _HEADER_OF_FIELD: Mapping[str, str] = {
     "resources": "resource",
     "mig_profiles": "mig-profile",
 }
-"""By allow list of Selection."""
+"""Keyed by allow list of Selection."""
 
 _log = structlog.get_logger()
 _MOST_PROBLEMS = 5
