@@ -19,7 +19,7 @@ gateway ENDPOINTS --bind-address ::
 serve ENDPOINTS --bind-address 192.0.2.1
   cannot listen on 192.0.2.1:9002: this machine does not have the address: choose one of its own, or :: for
 gateway ENDPOINTS --config-text kind:Pod --config-file pod.yaml
-  --config-file and --config-text exclude each other: give one
+  --config-file and --config-text cannot be combined: give one
 gateway --listen gateway.svc:80 --print-envoy-config
   --listen: 'gateway.svc:80' is not an IP address and port; Envoy does not resolve host names here
 gateway --cluster-type override-host --print-envoy-config
@@ -41,7 +41,7 @@ serve ENDPOINTS --metrics-request-timeout=0s
 gateway --endpoints=a=https://localhost:1 --endpoint-ca-file=/none/ca.pem
   --endpoint-ca-file /none/ca.pem: No such file or directory
 gateway --endpoints=a=https://localhost:1 --endpoint-ca-file=/none/ca.pem --endpoint-insecure-skip-verify
-  --endpoint-ca-file has no effect with --endpoint-insecure-skip-verify
+  --endpoint-ca-file and --endpoint-insecure-skip-verify cannot be combined: give one
 gateway --failure-mode=FailOpen ENDPOINTS
   --failure-mode: FailOpen does not work with cluster
 gateway ENDPOINTS --body-mode=full-duplex --failure-mode=FailOpen --cluster-type=override-host
@@ -61,7 +61,7 @@ serve ENDPOINTS --admin-port=0 --admin-request-timeout=0s
 serve ENDPOINTS --admin-token-file=/none
   --admin-token-file has no effect without --admin-port
 serve ENDPOINTS --workers=2 --transport=grpcio
-  --workers: --transport grpcio cannot take connections of another process
+  --workers: --transport grpcio cannot accept passed connections: leave it out
 """.splitlines()
 """Command lines, and below each what its error begins with."""
 
