@@ -130,7 +130,7 @@ def read_all(screen: int, pieces: list[bytes] | None = None) -> str:
 @pytest.mark.slow
 async def test_demo_of_two_clusters_shows_where_requests_go(directory):
     async with demo_in(directory, "--clusters", "--traffic=8") as demo:
-        await demo.says("Two clusters, east and west")
+        await demo.says("Two simulated clusters, east and west")
         await demo.says("both clusters have room")
         assert "best of 4" in await demo.says("last request: east-")
         await demo.says("east is full")
