@@ -48,9 +48,9 @@ def endpoint_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
 
 
 async def _all(picker: PickerView, request: web.Request) -> web.Response:
-    """Return `limit` endpoints from `offset` on, first those that need attention.
+    """Return `limit` endpoints from `offset` on; endpoints that need attention come first.
 
-    With `filter`, only those with this text in their name, address or state.
+    With `filter`, return only endpoints with this text in their name, address or state.
     """
     limit = read_number(request, "limit", _SHOWN, least=1, most=_MOST_SHOWN)
     offset = read_number(request, "offset", 0, least=0, most=10**6 - 1)

@@ -54,9 +54,8 @@ def quotas_by_namespace(objects: ObjectsByKind) -> tuple[Mapping[str, Quota], tu
 def _queue_quotas(objects: ObjectsByKind) -> tuple[Mapping[str, Quota], tuple[str, ...]]:
     """Return the quotas of the namespaces with LocalQueues, and problems with their selection.
 
-    Namespaces may together use the memory of all queues that any of them may use. So there is a limit for the queues of
-    each namespace, which applies to all namespaces without other queues, and one for queues that are connected by
-    namespaces or cohorts.
+    Namespaces share the memory of the queues that they may use. One limit covers the queues of each namespace; it
+    applies to all namespaces that have no other queues. Another limit covers queues that namespaces or cohorts connect.
     """
     queues = {name: each for name, each in objects.of(ClusterQueue).items() if not each.metadata.is_terminating}
     names: defaultdict[str, set[str]] = defaultdict(set)

@@ -271,7 +271,7 @@ class Pools:
 
     @property
     def _serves(self) -> bool:
-        """Whether a pool is served, or none is selected."""
+        """Whether a pool is served, or no pool is selected."""
         return any(member.picker for member in self._members.values()) or not (self._members or self._missing)
 
     @property

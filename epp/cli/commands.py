@@ -164,7 +164,7 @@ class Replay:
     limit: int | None = flag(None, "Maximum requests. With --decisions, the last ones; by default 10,000.", COUNT)
     duration: float | None = flag(None, "Length of the part of the trace that is replayed.", DURATION)
     timeout: float = flag(Seconds(60), "Time after which clients without a first token disconnect.", DURATION)
-    shared_after: float | None = flag(None, "Delay of shared state, such as 20ms. By default none is shared.", DURATION)
+    shared_after: float | None = flag(None, "Delay of shared state, such as 20ms; not shared by default.", DURATION)
     report: Path | None = flag(None, "File for a report with plots, as one HTML file.", "FILE")
     output: Output = options.output_flag()
     allow_experimental_plugins: bool = options.experimental_flag()

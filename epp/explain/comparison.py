@@ -138,7 +138,9 @@ def compare(records: Sequence[DecisionRecord], config: Assembly, against: Assemb
         picked = "" if record.pick is None else record.pick.endpoint
         reproduced += taken.endpoint == picked
         filters = [step for run in record.profiles for step in run.filters]
-        cut += any(x.kept_more or x.dropped_more for x in filters) or any(x.candidates_more for x in record.profiles)
+        cut += any(run.candidates_more for run in record.profiles) or any(
+            step.kept_more or step.dropped_more for step in filters
+        )
         if taken.endpoint != otherwise.endpoint:
             differing += 1
             moves[_place(fleet, taken), _place(fleet, otherwise)] += 1

@@ -88,7 +88,7 @@ def hint_at(name: str, known: Iterable[str], otherwise: str = "") -> str:
         return otherwise
     if len(names) > _MOST_LISTED:
         return f"the nearest of {len(names)} are {', '.join(get_close_matches(name, names, _NEAREST, cutoff=0))}"
-    return f"known are {', '.join(names)}" if names else "no names are known here"
+    return f"known are {', '.join(names)}" if names else "there are none"
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -75,7 +75,7 @@ class NodeAffinityParameters(FilterParameters, frozen=True):
     node_selector: dict[str, str] = field(default_factory=dict)
     """Labels that the node must have, with these values."""
     node_selector_terms: tuple[NodeTerm, ...] = ()
-    """Terms of which at least one must hold, as in the required node affinity of pods."""
+    """At least one of these terms must hold, as in the required node affinity of pods."""
     on_unknown: Literal["Pass", "Fail"] = "Fail"
     """Treatment of endpoints on unknown nodes: `Fail` drops them, `Pass` keeps them."""
 

@@ -118,7 +118,7 @@ def with_usage(account: Account, held: Amounts, bounds: list[Bound]) -> list[Bou
 
 
 def least(bounds: list[Bound], used: list[Bound]) -> tuple[float, float]:
-    """Return memory and TFLOPS at the candidate with the smallest shortage, among those that fit the bounds.
+    """Return memory and TFLOPS at the candidate with the smallest shortage that fits the bounds.
 
     `used` are the bounds with usage.
     """

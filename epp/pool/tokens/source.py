@@ -105,7 +105,7 @@ class TokenProducerParameters(Parameters, frozen=True):
     """Method: at most one of `estimate`, `tokenizer`, `vllm` and `udsTokenizerConfig`; `estimate` by default."""
 
     model_name: str = ""
-    """Model whose tokens `vllm` or `udsTokenizerConfig` supplies. With no other field, `vllm` has its defaults."""
+    """Model whose tokens `vllm` or `udsTokenizerConfig` supplies. Alone, it selects `vllm` with its defaults."""
     estimate: Estimate | None = None
     """Count four bytes as one token."""
     tokenizer: TokenizerFile | None = None

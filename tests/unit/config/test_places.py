@@ -78,7 +78,7 @@ plugins:
         "8:33: plugins[0].parameters.sessionIdConfig.sources[1].hader: plugin 'a': unknown key; did you mean 'header'?",
         "9:50: plugins[1].parameters.maxNumOfEndpoint: plugin 'b': unknown key; did you mean 'maxNumOfEndpoints'?",
         "15:7: plugins[2].parameters.weights.zoen: plugin 'c': unknown key; did you mean 'zone'?",
-        "16:43: plugins[3].parameters.any: plugin 'passthrough-parser': unknown key; no names are known here",
+        "16:43: plugins[3].parameters.any: plugin 'passthrough-parser': unknown key; there are none",
     ]
 
 

@@ -149,7 +149,7 @@ def test_checks_of_the_struct_itself_are_all_reported_unless_other_mistakes_may_
 
 def test_plugin_without_parameters_takes_none():
     assert read_parameters(Parameters, {}) == Parameters()
-    with pytest.raises(ParameterError, match="unknown key; no names are known here"):
+    with pytest.raises(ParameterError, match="unknown key; there are none"):
         read_parameters(Parameters, {"any": 1})
 
 
