@@ -229,9 +229,9 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
         if self._file is None:
             return
         async for _ in changes(Path(self.parameters.api_key_file)):
-            await self.look()
+            await self.check()
 
-    async def look(self) -> bool:
+    async def check(self) -> bool:
         """Read the file; return whether its content or state changed."""
         if self._file is None:
             return False

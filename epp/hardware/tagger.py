@@ -258,7 +258,7 @@ class AcceleratorTagger(
         if not (files and self.parameters.watch_files):
             return
         async for _ in changes(*files):
-            if (affected := await self.look()) is not None:
+            if (affected := await self.check()) is not None:
                 changed(affected)
 
     def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:

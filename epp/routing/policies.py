@@ -187,10 +187,10 @@ class PolicyFiles:
 
     async def follow(self, use: Callable[[PoolPolicies], None]) -> None:
         async for _ in self._source.changes():
-            if await self.look():
+            if await self.check():
                 use(self.policies)
 
-    async def look(self) -> bool:
+    async def check(self) -> bool:
         """Read the files; return whether any of them, or its objects in effect, changed."""
         following = await asyncio.to_thread(self._read)
         if following is None:

@@ -44,7 +44,7 @@ class Followed(ABC):
     async def start(self) -> None: ...
 
     @abstractmethod
-    async def look(self) -> None: ...
+    async def check(self) -> None: ...
 
     @abstractmethod
     def names(self) -> str:
@@ -54,9 +54,9 @@ class Followed(ABC):
     def problem(self) -> str: ...
 
     async def look_twice(self) -> None:
-        await self.look()
+        await self.check()
         self.clock.advance(UNCHANGED_SECONDS)
-        await self.look()
+        await self.check()
 
 
 class Endpoints(Followed):
@@ -72,7 +72,7 @@ class Endpoints(Followed):
         self.discovery = FileDiscovery(parameters, clock=self.clock)
         await self.discovery.start(self.store)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         await self.discovery.reread(self.store)
 
     def names(self) -> str:
@@ -109,8 +109,8 @@ class Pods(Followed):
         self.discovery = PodFileDiscovery(PodFileParameters(paths=(str(self.path),)), clock=self.clock)
         await self.discovery.start(self.store)
 
-    async def look(self) -> None:
-        await self.discovery.look(self.store)
+    async def check(self) -> None:
+        await self.discovery.check(self.store)
 
     def names(self) -> str:
         return "".join(sorted(endpoint.name[0] for endpoint in self.store.endpoints))
@@ -132,8 +132,8 @@ class Plugin(Followed):
         registry = Registry()
         self.plugin = registry.build(self.plugin_type, self.parameters(), name="plugin", clock=self.clock)
 
-    async def look(self) -> None:
-        await self.plugin.look()
+    async def check(self) -> None:
+        await self.plugin.check()
 
     def problem(self) -> str:
         return "; ".join(map(str, self.plugin.inputs.problems))
@@ -201,12 +201,12 @@ class Configuration(Followed):
     async def start(self) -> None:
         self.follower = ConfigFollower(self.path, load_file(self.path), build=self._build, clock=self.clock)
         self.loaded = load_file(self.path)
-        await self.look()
+        await self.check()
 
     def _build(self, loaded):
         return assemble(loaded, Builder(Registry(), self.clock))
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         assembly = await self.follower.check()
         if assembly is not None:
             self.follower.accept(assembly)
@@ -242,10 +242,10 @@ async def test_last_good_version_stays_whatever_is_put_in_place_of_a_file(follow
     await followed.start()
     for _ in range(2):
         put(followed.path, followed.text("abcdefgh"))
-        await followed.look()
+        await followed.check()
         assert followed.names() == "abcdefgh"
         assert followed.path.name in followed.problem()
-        await followed.look()
+        await followed.check()
         assert followed.names() == "abcdefgh"
 
         if followed.path.is_dir():
@@ -272,20 +272,20 @@ async def test_good_version_counts_in_any_form(followed, put):
 async def test_less_than_half_waits_even_after_a_rename_and_half_does_not(followed):
     await followed.start()
     replace(followed.path, followed.text("abcd"))
-    await followed.look()
+    await followed.check()
     assert followed.names() == "abcd"
     replace(followed.path, followed.text("a"))
-    await followed.look()
+    await followed.check()
     if isinstance(followed, Configuration):  # has no entries that are counted
         assert followed.names() == "a"
         return
     assert followed.names() == "abcd"
     assert "it has 1 entries in place of 4: it takes effect once it has not changed for 1.5 s" in followed.problem()
     followed.clock.advance(UNCHANGED_SECONDS - 0.1)
-    await followed.look()
+    await followed.check()
     assert followed.names() == "abcd"
     followed.clock.advance(0.1)
-    await followed.look()
+    await followed.check()
     assert followed.names() == "a"
     assert followed.problem() == ""
 
@@ -294,11 +294,11 @@ async def test_file_that_is_written_again_and_again_is_taken_after_ten_seconds(f
     await followed.start()
     for second in range(10):
         followed.path.write_text(followed.text("abcdefg"[second % 7 :]))
-        await followed.look()
+        await followed.check()
         assert followed.names() == "abcdefgh"
         followed.clock.advance(1)
     followed.path.write_text(followed.text("fgh"))
-    await followed.look()
+    await followed.check()
     assert followed.names() == "fgh"
     assert followed.problem() == ""
 
@@ -321,7 +321,7 @@ async def _written_in_steps(followed: Followed, before: str, after: str, step: i
     content = followed.text(after).encode()
     for length in range(0, len(content), step):
         followed.path.write_bytes(content[:length])
-        await followed.look()
+        await followed.check()
         assert followed.names() == before, content[:length]
     followed.path.write_bytes(content)
     await followed.look_twice()

@@ -296,7 +296,7 @@ class FollowsObjects(ObjectReader[P]):
     async def follow_files(self, changed: Callable[[AffectedEndpoints], object]) -> None:
         if self._objects.paths:
             async for _ in self._objects.changes():
-                if (affected := await self.look()) is not None:
+                if (affected := await self.check()) is not None:
                     changed(affected)
 
     def read_files(self, paths: Sequence[str]) -> None:
@@ -305,7 +305,7 @@ class FollowsObjects(ObjectReader[P]):
             self._objects.read_also(paths, "--objects")
             self._read_first()
 
-    async def look(self) -> AffectedEndpoints | None:
+    async def check(self) -> AffectedEndpoints | None:
         """Read the files; return the affected endpoints, None without a change."""
         async with self._changing:
             effect = await asyncio.to_thread(self._read)

@@ -125,9 +125,9 @@ class PodFileDiscovery(Discovery[PodFileParameters]):
         if not self.parameters.watch_files:
             await asyncio.Event().wait()
         async for _ in self._source.changes():
-            await self.look(pool)
+            await self.check(pool)
 
-    async def look(self, pool: Pool) -> None:
+    async def check(self, pool: Pool) -> None:
         """Apply the files if any of them changed."""
         change = await asyncio.to_thread(self._source.read, self.clock.now())
         if change is None:

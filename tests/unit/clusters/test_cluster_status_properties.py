@@ -51,7 +51,7 @@ class Hubs(RuleBasedStateMachine):
     def time_passes(self, seconds: int) -> None:
         self.now += seconds
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Compute the standings anew."""
         weights = weighted("Additive", gpuClusterAvailable=1)
         policy = placement(numberOfClusters=CHOOSES, prioritizerPolicy=weights, scoreRateLimit="60s")
@@ -66,7 +66,7 @@ class Hubs(RuleBasedStateMachine):
 
     @invariant()
     def scores_are_those_that_hold_now(self) -> None:
-        self.look()
+        self.check()
         for name in NAMES:
             value, until = self.scores.get(name, (None, None))
             holds = value is not None and (until is None or until > self.now)
@@ -75,7 +75,7 @@ class Hubs(RuleBasedStateMachine):
 
     @invariant()
     def decision_is_the_hubs_or_one_of_at_most_two_clusters_that_are_there(self) -> None:
-        self.look()
+        self.check()
         chosen = set(self.at.decided["ai/llm"].clusters)
         if self.pages is not None:
             assert chosen == set(self.pages)
@@ -87,26 +87,26 @@ class Hubs(RuleBasedStateMachine):
 
     @invariant()
     def clusters_that_differ_are_those_whose_records_differ(self) -> None:
-        self.look()
+        self.check()
         differs = self.at.differ_from(self.before)
         for name in (*NAMES, "elsewhere"):
             assert (differs is not None and differs(name)) == (self.at.of(name) != self.before.of(name))
 
     @invariant()
     def nothing_changes_until_the_time_that_is_given(self) -> None:
-        self.look()
+        self.check()
         until = self.at.until
         assert until is None or until > self.now
         if until is not None and until - self.now > 1:
             now, self.now = self.now, until - 1
             kept = self.at
-            self.look()
+            self.check()
             assert all(self.at.of(name) == kept.of(name) for name in NAMES)
             self.now, self.at = now, kept
 
     @invariant()
     def scores_of_a_decision_are_at_most_a_minute_old(self) -> None:
-        self.look()
+        self.check()
         found = self.at.decided["ai/llm"]
         if found.evaluation is None:
             return
@@ -120,7 +120,7 @@ def standings_now(state: Hubs) -> dict:
     aged = msgspec.structs.replace(state.at.decided["ai/llm"], scored_at=0.0)
     before, at = state.before, state.at
     state.at = ClusterStatuses(known=at.known, others=at.others, decided={"ai/llm": aged})
-    state.look()
+    state.check()
     found = dict(state.at.decided["ai/llm"].clusters)
     state.before, state.at = before, at
     return found

@@ -64,6 +64,6 @@ async def test_ocm_1_endpoints_of_clusters_that_export_the_pool_are_kept_and_loc
 
     assert kept() == [True, True, False, True]
     replace(path, yaml.safe_dump(exported_by("north")))
-    concerns = await source.look()
+    concerns = await source.check()
     assert [concerns(endpoint) for endpoint in endpoints] == [False, True, True, True]
     assert kept() == [True, False, True, False]

@@ -42,7 +42,7 @@ async def test_ocm_17_claims_and_labels_of_the_hub_declare_it_and_the_configurat
     source = build(paths=[str(path)], networks={"west": {"latency": "35ms"}}, **NAMES)
     assert network(source, "west") == (0.035, 0.05)
     replace(path, managed("10ms", "0.07", as_labels=as_labels))
-    affected = await source.look()
+    affected = await source.check()
     assert affected(Endpoint("e", "10.0.0.1", 8000, cluster="west"))
     assert network(source, "west") == (0.035, 0.07)
 

@@ -121,9 +121,9 @@ async def test_ocm_2_files_of_a_pool_in_files_are_read_and_followed_as_well(sour
 async def test_ocm_2_change_concerns_the_endpoints_of_its_cluster_alone(source, tmp_path):
     built = source(scores("east", gpuClusterAvailable=60), scores("west", gpuClusterAvailable=5))
     write(tmp_path / "hub.yaml", scores("east", gpuClusterAvailable=61), scores("west", gpuClusterAvailable=5))
-    concerns = await built.look()
+    concerns = await built.check()
     assert (concerns(EAST), concerns(WEST)) == (True, False)
-    assert await built.look() is None
+    assert await built.check() is None
 
 
 async def test_ocm_2_score_expires_by_the_clock_and_that_is_said_once(source, clock):
@@ -198,7 +198,7 @@ async def test_invalid_version_of_an_object_changes_nothing(source, tmp_path):
     broken = scores("east", gpuClusterAvailable=5)
     broken["status"] = 7
     write(tmp_path / "hub.yaml", broken)
-    await built.look()
+    await built.check()
     assert tag(built).scores == {GPU: 60.0}
     (problem,) = built.inputs.problems
     assert problem.reason == "status is 7: write a mapping"
@@ -207,10 +207,10 @@ async def test_invalid_version_of_an_object_changes_nothing(source, tmp_path):
 async def test_objects_of_a_missing_file_stay_for_the_grace_period(source, clock, tmp_path):
     built = source(scores("east", gpuClusterAvailable=60), missingFileGracePeriod="5m")
     (tmp_path / "hub.yaml").unlink()
-    await built.look()
+    await built.check()
     assert tag(built).scores == {GPU: 60.0}
     clock.advance(300)
-    await built.look()
+    await built.check()
     assert tag(built).scores == {}
 
 

@@ -174,7 +174,7 @@ class Following:
             self.taken.append(assembly.loaded.text)
             self.follower.accept(assembly)
 
-    async def look(self, text: str | None = None) -> ConfigState:
+    async def check(self, text: str | None = None) -> ConfigState:
         if text is not None:
             replace(self.path, text)
         assembly = await self.follower.check()
@@ -199,22 +199,22 @@ async def test_default_is_in_effect_while_there_is_no_file(following, tmp_path):
     default.write_text(FIRST)
     following.start(default=default)
     following.path.unlink()
-    assert (await following.look()).generation == 1
+    assert (await following.check()).generation == 1
     replace(default, SECOND)
-    assert (await following.look()).generation == 2
-    assert (await following.look(THIRD)).generation == 3
+    assert (await following.check()).generation == 2
+    assert (await following.check(THIRD)).generation == 3
     replace(default, FIRST)
-    assert (await following.look()).generation == 3
+    assert (await following.check()).generation == 3
     following.path.unlink()
-    assert (await following.look()).generation == 4
+    assert (await following.check()).generation == 4
     assert following.taken == [SECOND, THIRD, FIRST]
 
 
 async def test_gie_11_new_version_is_taken_once(following):
-    assert await following.look() == ConfigState(1)
-    assert await following.look(SECOND) == ConfigState(2)
-    assert await following.look() == ConfigState(2)
-    assert await following.look(FIRST) == ConfigState(3)
+    assert await following.check() == ConfigState(1)
+    assert await following.check(SECOND) == ConfigState(2)
+    assert await following.check() == ConfigState(2)
+    assert await following.check(FIRST) == ConfigState(3)
     assert following.taken == [SECOND, FIRST]
     assert following.heard.so_far() == [1, 2, 3]
 
@@ -231,39 +231,39 @@ async def test_gie_11_new_version_is_taken_once(following):
     ],
 )
 async def test_gie_11_bad_version_changes_nothing_and_says_why_until_the_old_text_is_back(following, text, reason):
-    refused = await following.look(text)
+    refused = await following.check(text)
     assert (refused.generation, reason in refused.refused) == (1, True)
-    await following.look()
+    await following.check()
     assert following.taken == []
     assert following.heard.so_far() == [1, refused.refused]  # once, though it was looked at twice
-    assert await following.look(FIRST) == ConfigState(1)
+    assert await following.check(FIRST) == ConfigState(1)
     assert following.taken == []
     assert following.heard.so_far() == [1]
 
 
 async def test_another_bad_version_is_refused_for_its_own_reason(following):
-    first = await following.look(NOT_YAML)
-    second = await following.look(NO_PLUGIN)
+    first = await following.check(NOT_YAML)
+    second = await following.check(NO_PLUGIN)
     assert following.heard.so_far() == [1, first.refused, second.refused]
 
 
 async def test_version_may_be_wrapped_in_a_config_map(following):
     wrapped = "kind: ConfigMap\ndata:\n  epp.yaml: |\n" + "".join(f"    {line}\n" for line in SECOND.splitlines())
-    assert await following.look(wrapped) == ConfigState(2)
-    assert await following.look(wrapped) == ConfigState(2)
-    assert await following.look(f"\N{BYTE ORDER MARK}{FIRST}") == ConfigState(3)
+    assert await following.check(wrapped) == ConfigState(2)
+    assert await following.check(wrapped) == ConfigState(2)
+    assert await following.check(f"\N{BYTE ORDER MARK}{FIRST}") == ConfigState(3)
     assert following.taken[0] == wrapped
 
 
 async def test_file_that_is_gone_or_unreadable_changes_nothing(following):
     following.path.unlink()
-    assert "cannot be read" in (await following.look()).refused
+    assert "cannot be read" in (await following.check()).refused
     following.path.mkdir()
-    assert "cannot be read" in (await following.look()).refused
+    assert "cannot be read" in (await following.check()).refused
     following.path.rmdir()
     following.path.write_bytes(b"\xff\xfe")
-    assert "is UTF-16; save it as UTF-8" in (await following.look()).refused
-    assert await following.look(FIRST) == ConfigState(1)
+    assert "is UTF-16; save it as UTF-8" in (await following.check()).refused
+    assert await following.check(FIRST) == ConfigState(1)
     assert following.taken == []
 
 
@@ -276,13 +276,13 @@ async def test_file_that_is_gone_or_unreadable_changes_nothing(following):
 )
 async def test_version_that_cannot_be_put_into_effect_is_refused_and_tried_again(following, trouble, reason):
     following.trouble = trouble
-    assert await following.look(SECOND) == ConfigState(1, reason)
-    assert await following.look(FIRST) == ConfigState(1)
-    assert await following.look(SECOND) == ConfigState(1, reason)
-    assert await following.look() == ConfigState(1, reason)
+    assert await following.check(SECOND) == ConfigState(1, reason)
+    assert await following.check(FIRST) == ConfigState(1)
+    assert await following.check(SECOND) == ConfigState(1, reason)
+    assert await following.check() == ConfigState(1, reason)
     assert following.heard.so_far() == [1, reason, 1, reason]
     following.trouble = None
-    assert await following.look() == ConfigState(2)  # without another edit
+    assert await following.check() == ConfigState(2)  # without another edit
     assert following.taken == [SECOND]
 
 
@@ -306,30 +306,30 @@ async def test_following_sees_a_file_written_in_place_and_one_renamed_over_it(fo
 
 async def test_version_written_in_place_waits_for_a_second_look(following):
     whole = SECOND + "schedulingProfiles:\n- {name: default, plugins: [{pluginRef: active-request-scorer}]}\n"
-    await following.look(whole)
+    await following.check(whole)
     generation = ConfigState(2)
     for cut in (SECOND, whole[:-1]):
         following.path.write_text(cut)
         for _ in range(2):
-            refused = (await following.look()).refused
+            refused = (await following.check()).refused
             assert "it was written in place: it takes effect once it has not changed for 1.5 s" in refused
         following.path.write_text(whole)
-        assert await following.look() == generation
+        assert await following.check() == generation
     following.path.write_text(SECOND)
-    await following.look()
+    await following.check()
     following.clock.advance(UNCHANGED_SECONDS)
-    assert await following.look() == ConfigState(3)
+    assert await following.check() == ConfigState(3)
     assert following.taken == [whole, SECOND]
 
 
 async def test_wait_of_long_ago_does_not_count_for_another_version(following):
     following.path.write_text(SECOND)
-    await following.look()
+    await following.check()
     following.path.write_text(NOT_YAML)
-    assert "is not valid YAML" in (await following.look()).refused
+    assert "is not valid YAML" in (await following.check()).refused
     following.clock.advance(3600)
     following.path.write_text(SECOND)
-    assert "it was written in place" in (await following.look()).refused
+    assert "it was written in place" in (await following.check()).refused
     assert following.taken == []
 
 
@@ -382,19 +382,19 @@ class AnyVersions(RuleBasedStateMachine):
         self._written = text
         if text in GOOD and text != self._effective[-1]:
             self._effective.append(text)
-        self._runner.run(self._following.look(text))
+        self._runner.run(self._following.check(text))
         self._following.clock.advance(UNCHANGED_SECONDS)  # a deleted file may leave its inode to the next one
-        self._runner.run(self._following.look())
+        self._runner.run(self._following.check())
 
     @rule()
     def delete(self) -> None:
         self._following.path.unlink(missing_ok=True)
         self._written = None
-        self._runner.run(self._following.look())
+        self._runner.run(self._following.check())
 
     @rule()
     def look_again(self) -> None:
-        self._runner.run(self._following.look())
+        self._runner.run(self._following.check())
 
     @invariant()
     def last_good_version_is_in_effect(self) -> None:

@@ -74,7 +74,7 @@ async def test_ocm_16_clusters_that_export_the_pool_are_endpoints_at_their_gatew
         assert (north.tls, dict(north.labels)) == (True, {"region": "eu"})
         assert source.trouble == ""
         hub.write(exported_by("north"), managed("north", "10.0.0.8:8080"))
-        await clusters.look()
+        await clusters.check()
         await until(lambda: hub.endpoints == {"example/north in north": "10.0.0.8:8080"}, "west exports it no more")
 
 
@@ -82,7 +82,7 @@ async def test_ocm_16_import_that_is_missing_is_told_of_until_it_is_there(hub):
     async with hub.followed(gateways={"west": "10.0.0.1:80"}) as (source, clusters):
         assert source.trouble.startswith("there is no InferencePoolImport example/llm-pool: ")
         hub.write(exported_by("west"))
-        await clusters.look()
+        await clusters.check()
         await until(lambda: list(hub.endpoints.values()) == ["10.0.0.1:80"], "it is there")
         assert source.trouble == ""
 

@@ -62,12 +62,12 @@ async def test_broken_pod_changes_nothing_and_a_file_that_is_gone_counts_for_fiv
     broken["status"]["conditions"] = "none"
     for change in (lambda: replace(file, dump(broken, pod("b", "10.0.0.2"))), file.unlink):
         change()
-        await discovery.look(pool)
-        await discovery.look(pool)  # nothing has changed since
+        await discovery.check(pool)
+        await discovery.check(pool)  # nothing has changed since
         assert pool.hostports.keys() == {"a-rank-0", "b-rank-0"}
         assert discovery.inputs.problems
     clock.advance(301)
-    await discovery.look(pool)
+    await discovery.check(pool)
     assert pool.hostports == {}
 
 
@@ -80,16 +80,16 @@ async def test_pool_that_is_gone_from_the_files_changes_nothing(tmp_path, build,
     assert pool.hostports == {"a-rank-0": "10.0.0.1:9000"}
     replace(tmp_path / "pool.yaml", dump())
     with capture_logs() as logs:
-        await discovery.look(pool)
+        await discovery.check(pool)
         clock.advance(UNCHANGED_SECONDS)
-        await discovery.look(pool)
+        await discovery.check(pool)
     assert pool.hostports == {"a-rank-0": "10.0.0.1:9000"}
     assert any("pool unchanged: the files have no InferencePool 'llm/chat'" in line["problem"] for line in logs)
     (tmp_path / "pool.yaml").write_text(dump(inference_pool("code", app="y"), inference_pool("chat", app="x")))
-    await discovery.look(pool)
+    await discovery.check(pool)
     assert pool.hostports == {"a-rank-0": "10.0.0.1:9000"}
     replace(tmp_path / "pool.yaml", dump(inference_pool("chat", app="y")))
-    await discovery.look(pool)
+    await discovery.check(pool)
     assert pool.hostports == {"b-rank-0": "10.0.0.2:9000"}
 
 

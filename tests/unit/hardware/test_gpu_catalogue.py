@@ -156,11 +156,11 @@ async def test_tf_18_a_new_version_of_the_file_takes_effect_and_a_broken_one_cha
 
     assert price() == 0.53
     replace(file, yaml.safe_dump([{**T4, "costPerHour": 0.41}]))
-    assert await built.look()
+    assert await built.check()
     assert price() == 0.41
     replace(file, "- {model: T4, costPerHour: 0.3}\n- {model: L4, costPerHour: -1}\n")
-    assert await built.look()
+    assert await built.check()
     assert price() == 0.41
     (problem,) = built.inputs.problems
     assert "line 2: costPerHour is -1" in problem.reason
-    assert not await built.look()  # the same as before
+    assert not await built.check()  # the same as before

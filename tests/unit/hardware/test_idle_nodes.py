@@ -68,7 +68,7 @@ async def test_tf_21_idle_nodes_follow_their_objects(tagger, node, pod, tmp_path
     found = tagger(gpus(node, H100, "n1"), gpus(node, H100, "n2"))
     assert [each.free for each in found.idle_nodes()] == [8, 8]
     write(tmp_path, gpus(node, H100, "n1"), pod({"nvidia.com/gpu": "8"}, node="n1", name="train", uid="t"))
-    await found.look()
+    await found.check()
     assert [(each.node, each.free, each.dollars_per_hour) for each in found.idle_nodes()] == [("n1", 0, 0.0)]
 
 

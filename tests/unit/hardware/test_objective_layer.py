@@ -245,15 +245,15 @@ def test_ome_3_configuration_of_a_runtime_that_bounds_no_request_is_said_and_its
 async def test_ome_5_files_are_followed_and_a_worse_version_changes_nothing(objects):
     plugin = build(paths=[objects(service(**selector(minMemory=40)))])
     objects(service(**selector(minMemory=80)))
-    assert await plugin.look()
+    assert await plugin.check()
     assert memory(plugin, "llama") == 80
     objects(service(**selector(minMemory="many")))
-    await plugin.look()
+    await plugin.check()
     assert memory(plugin, "llama") == 80
     (problem,) = plugin.inputs.problems
     assert str(problem).endswith("objects.yaml: InferenceService team-a/chat stays as it was: " + problem.reason)
     objects()
-    await plugin.look()
+    await plugin.check()
     assert memory(plugin, "llama") == 80  # an empty file is a mistake for a while
 
 
@@ -263,7 +263,7 @@ async def test_ome_5_services_in_the_files_of_a_pool_bound_its_requests(objects)
     plugin.read_files([pool])
     assert memory(plugin, "llama") == 40
     objects(service(**selector(minMemory=80)))
-    assert await plugin.look()
+    assert await plugin.check()
     assert memory(plugin, "llama") == 80
 
 

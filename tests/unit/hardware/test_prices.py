@@ -253,9 +253,9 @@ def price_by(tagger):
 
 async def look_twice(built) -> None:
     """Look, and again after the time for which a file that is written in place must not change."""
-    await built.look()
+    await built.check()
     built.clock.advance(UNCHANGED_SECONDS)
-    await built.look()
+    await built.check()
 
 
 async def test_ome_7_new_prices_take_effect_and_broken_ones_change_nothing(tagger, tmp_path):
@@ -263,12 +263,12 @@ async def test_ome_7_new_prices_take_effect_and_broken_ones_change_nothing(tagge
     assert price_by(built) == 0.5
     for broken in ("prices: [{accelerator: t4, perHour: -1}]", "prices: [", "", "\x00"):
         file.write_text(broken)
-        assert await built.look()
+        assert await built.check()
         assert price_by(built) == 0.5
         (problem,) = built.inputs.problems
         assert problem.kept == 1
     file.unlink()
-    assert await built.look()
+    assert await built.check()
     assert price_by(built) == 0.5
     assert "restore the file" in built.inputs.problems[0].reason
     file.write_text("prices: [{accelerator: t4, perHour: 0.4}]")
@@ -281,10 +281,10 @@ async def test_ome_7_file_comes_back_as_it_was_after_it_could_not_be_read(tagger
     text = "prices: [{accelerator: t4, perHour: 0.5}]"
     built, file = tagger(text), tmp_path / "prices.yaml"
     file.unlink()
-    await built.look()
+    await built.check()
     assert built.inputs.problems
     file.write_text(text)
-    await built.look()
+    await built.check()
     assert built.inputs.problems == ()
 
 

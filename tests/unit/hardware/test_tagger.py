@@ -70,7 +70,7 @@ def test_impossible_value_is_logged_once_and_is_among_the_inputs(tmp_path):
     replace(tmp_path / "classes.yaml", yaml.safe_dump(accelerator_class("-3")))
     with capture_logs() as logs:
         built = source(paths=[str(tmp_path)])
-        asyncio.run(built.look())
+        asyncio.run(built.check())
     (log,) = logs
     sentence = (
         f"{tmp_path}/classes.yaml: AcceleratorClass cheap-t4: spec.cost.perHour is -3: write US dollars, 0 or more"

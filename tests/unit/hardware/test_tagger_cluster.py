@@ -154,9 +154,9 @@ def test_object_of_a_file_takes_precedence_and_nobody_complains(source, tmp_path
     assert tagger.inventory.problems == ()
     assert [line for line in logs if line["log_level"] == "warning"] == []
     replace(path, yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": []}))
-    asyncio.run(tagger.look())
+    asyncio.run(tagger.check())
     clock.advance(UNCHANGED_SECONDS)  # a file without its objects is looked at twice
-    assert asyncio.run(tagger.look())
+    assert asyncio.run(tagger.check())
     assert tag(tagger).model == "h100"
 
 
@@ -179,7 +179,7 @@ async def test_files_and_cluster_may_change_at_once(source, tmp_path):
     replace(path, yaml.safe_dump(gold(H100)))
     tagger = source(paths=[str(path)])
     replace(path, yaml.safe_dump({**gold(H100), "metadata": {"name": "silver"}}))
-    await asyncio.gather(tagger.look(), tagger.objects_changed([of(NODE, node("n1", H100))]))
+    await asyncio.gather(tagger.check(), tagger.objects_changed([of(NODE, node("n1", H100))]))
     assert (tag(tagger).model, tag(tagger).primary_class) == ("h100", "silver")
 
 

@@ -82,14 +82,14 @@ class FilesOfObjects(RuleBasedStateMachine):
     @rule(name=st.sampled_from(FILES), content=CONTENT)
     def write(self, name: str, content: Content) -> None:
         self._write(name, content)
-        self._look()
+        self._check()
 
     @precondition(lambda self: self.directory.exists())
     @rule(name=st.sampled_from(FILES), text=st.sampled_from(["{{ not yaml", "a: [", "\x00"]))
     def break_file(self, name: str, text: str) -> None:
         (self.directory / name).write_text(text)
         self.models[name].break_()
-        self._look()
+        self._check()
 
     @precondition(lambda self: self.directory.exists())
     @rule(name=st.sampled_from(FILES), emptied=st.booleans())
@@ -99,7 +99,7 @@ class FilesOfObjects(RuleBasedStateMachine):
         else:
             (self.directory / name).unlink(missing_ok=True)
         self.models[name].miss(self.clock.now())
-        self._look()
+        self._check()
 
     @precondition(lambda self: self.directory.exists())
     @rule()
@@ -107,20 +107,20 @@ class FilesOfObjects(RuleBasedStateMachine):
         shutil.rmtree(self.directory)
         for model in self.models.values():
             model.miss(self.clock.now())
-        self._look()
+        self._check()
 
     @precondition(lambda self: not self.directory.exists())
     @rule(contents=CONTENTS)
     def restore_directory(self, contents: Mapping[str, Content]) -> None:
         self._make(contents)
-        self._look()
+        self._check()
 
     @rule(seconds=st.sampled_from([1.0, GRACE_SECONDS / 2, GRACE_SECONDS]))
     def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)
-        self._look()
+        self._check()
         self._look_once()  # a file may be missing for too long since
-        assert not self.runner.run(self.source.look())
+        assert not self.runner.run(self.source.check())
 
     @invariant()
     def every_object_has_its_last_good_version(self) -> None:
@@ -153,7 +153,7 @@ class FilesOfObjects(RuleBasedStateMachine):
         (self.directory / name).write_text(dump({"apiVersion": "v1", "kind": "List", "items": documents}))
         self.models[name].take(content, self.price)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         for _ in range(2):  # a file that has become shorter is looked at twice
             self._look_once()
             self.clock.advance(UNCHANGED_SECONDS)
@@ -161,7 +161,7 @@ class FilesOfObjects(RuleBasedStateMachine):
     def _look_once(self) -> None:
         for model in self.models.values():
             model.expire(self.clock.now())
-        self.runner.run(self.source.look())
+        self.runner.run(self.source.check())
 
 
 def _document(name: str, state: str, price: int) -> dict:

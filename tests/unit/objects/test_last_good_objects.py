@@ -39,9 +39,9 @@ class Objects:
         parameters = {"paths": [str(path) for path in paths or (self.directory,)], **parameters}
         self.source = Registry().build("accelerator-data-source", parameters, name="hardware", clock=self.clock)
 
-    async def look(self) -> dict[str, str]:
+    async def check(self) -> dict[str, str]:
         """Read the files again; return the prices in effect."""
-        await self.source.look()
+        await self.source.check()
         return self.prices
 
     @property
@@ -87,24 +87,24 @@ def started(objects) -> Objects:
 @pytest.mark.parametrize("text", ["{{ not yaml", "a: [", "\x00", "kind: !!python/object:os.system {}"])
 async def test_file_that_cannot_be_parsed_keeps_all_its_objects(started, text):
     started.text(text)
-    assert await started.look() == {"a100": "2", "t4": "1"}
+    assert await started.check() == {"a100": "2", "t4": "1"}
     ((file, problem),) = started.problems.items()
     assert file == "classes.yaml"
     assert problem.startswith("neither YAML nor JSON: ")
     assert problem.endswith("(kept 2)")
 
     started.write(priced("a100", 3))
-    assert await started.look() == {"a100": "3"}
+    assert await started.check() == {"a100": "3"}
     assert started.problems == {}
 
 
 async def test_object_with_a_bad_field_keeps_its_version_and_the_others_take_theirs(started):
     started.write(bad("a100"), priced("t4", 5), priced("h100", 4))
-    assert await started.look() == {"a100": "2", "t4": "5", "h100": "4"}
+    assert await started.check() == {"a100": "2", "t4": "5", "h100": "4"}
     assert started.problems == {"classes.yaml AcceleratorClass a100": f"{BAD_FIELD} (kept 1)"}
 
     started.write(priced("a100", 3, capabilities={"memoryGB": "80Gi"}), priced("t4", 5))
-    assert await started.look() == {"a100": "3", "t4": "5"}
+    assert await started.check() == {"a100": "3", "t4": "5"}
     assert started.problems == {}
 
 
@@ -128,13 +128,13 @@ async def test_object_with_a_bad_field_keeps_its_version_and_the_others_take_the
 )
 async def test_value_that_would_have_no_effect_leaves_the_version_before(started, spec, reason):
     started.write({**priced("a100", 7), "spec": spec}, priced("t4", 5))
-    assert await started.look() == {"a100": "2", "t4": "5"}
+    assert await started.check() == {"a100": "2", "t4": "5"}
     assert started.problems == {"classes.yaml AcceleratorClass a100": f"{reason} (kept 1)"}
 
 
 async def test_impossible_value_is_left_out_and_the_rest_of_the_new_version_counts(started):
     started.write(priced("a100", 7, capabilities={"memoryGB": -80}), priced("t4", 5))
-    assert await started.look() == {"a100": "7", "t4": "5"}
+    assert await started.check() == {"a100": "7", "t4": "5"}
     assert started.problems == {}
     (ignored,) = started.source.inputs.ignored
     assert (ignored.kind, ignored.object) == ("AcceleratorClass", "a100")
@@ -155,7 +155,7 @@ async def test_impossible_value_is_left_out_and_the_rest_of_the_new_version_coun
 )
 async def test_document_that_may_be_an_object_which_is_missing_keeps_it(started, document, problem):
     started.write(document, priced("t4", 5))
-    assert await started.look() == {"a100": "2", "t4": "5"}
+    assert await started.check() == {"a100": "2", "t4": "5"}
     assert [key for key, text in started.problems.items() if text.endswith("(kept 1)")] == [f"classes.yaml {problem}"]
 
 
@@ -166,7 +166,7 @@ async def test_namespaces_and_kinds_tell_objects_of_one_name_apart(objects):
     objects.write(pod(None, "n1"), pod("llm", "n2"), priced("gpu", 1))
     objects.start()
     objects.write(pod("default", 7), pod("llm", "n4"), priced("gpu", 2))  # no namespace is `default`
-    await objects.look()
+    await objects.check()
     nodes = {name: pod.spec.node_name for name, pod in objects.source.inventory.pods.items()}
     assert nodes == {"default/gpu": "n1", "llm/gpu": "n4"}
     assert objects.prices == {"gpu": "2"}
@@ -174,18 +174,18 @@ async def test_namespaces_and_kinds_tell_objects_of_one_name_apart(objects):
 
 async def test_missing_file_keeps_its_objects_until_the_grace_period_is_over(started):
     started.write(priced("h100", 4), file="more.yaml")
-    await started.look()
+    await started.check()
     (started.directory / "classes.yaml").unlink()
     everything = {"a100": "2", "t4": "1", "h100": "4"}
-    assert await started.look() == everything
+    assert await started.check() == everything
     assert started.problems == {
         "classes.yaml": ("it is gone: restore it; its objects are removed once it has been missing for 5m (kept 2)")
     }
     started.clock.advance(GRACE_SECONDS - 1)
-    assert await started.look() == everything
+    assert await started.check() == everything
     started.clock.advance(1)
     with capture_logs() as logs:
-        assert await started.look() == {"h100": "4"}
+        assert await started.check() == {"h100": "4"}
     assert {"event": "objects of a missing file removed", "objects": 2}.items() <= logs[0].items()
     assert started.problems == {}
 
@@ -193,32 +193,32 @@ async def test_missing_file_keeps_its_objects_until_the_grace_period_is_over(sta
 async def test_empty_file_counts_as_missing(started):
     # `kubectl get ... > classes.yaml` empties the file first, and writes it seconds later
     started.text("")
-    assert await started.look() == {"a100": "2", "t4": "1"}
+    assert await started.check() == {"a100": "2", "t4": "1"}
     assert list(started.problems) == ["classes.yaml"]
     started.clock.advance(GRACE_SECONDS)
-    assert await started.look() == {}
+    assert await started.check() == {}
     assert started.problems == {}
     started.write(priced("a100", 3))
-    assert await started.look() == {"a100": "3"}
+    assert await started.check() == {"a100": "3"}
 
 
 async def test_directory_that_vanishes_keeps_its_objects_and_may_come_back(started, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     started.directory.rename(elsewhere)
-    assert await started.look() == {"a100": "2", "t4": "1"}
+    assert await started.check() == {"a100": "2", "t4": "1"}
     assert started.problems == {
         "objects": "it is gone: restore it, or remove it from `paths` (kept 0)",
         "classes.yaml": ("it is gone: restore it; its objects are removed once it has been missing for 5m (kept 2)"),
     }
     elsewhere.rename(started.directory)
     started.write(priced("a100", 3))
-    assert await started.look() == {"a100": "3"}
+    assert await started.check() == {"a100": "3"}
     assert started.problems == {}
 
     started.directory.rename(elsewhere)
-    await started.look()
+    await started.check()
     started.clock.advance(GRACE_SECONDS)
-    assert await started.look() == {}
+    assert await started.check() == {}
     assert list(started.problems) == ["objects"]
 
 
@@ -229,9 +229,9 @@ async def test_swapped_links_of_a_config_map_lose_nothing(tmp_path):
     objects.start(missingFileGracePeriod="0s")
     for version in (second, broken, "{"):
         mounted.update(classes=version)
-        assert await objects.look() == {"a100": "3", "t4": "1"}
+        assert await objects.check() == {"a100": "3", "t4": "1"}
     mounted.update(classes=first)
-    assert await objects.look() == {"a100": "2", "t4": "1"}
+    assert await objects.check() == {"a100": "2", "t4": "1"}
     assert objects.problems == {}
 
 
@@ -283,19 +283,19 @@ async def test_directory_that_comes_back_is_followed_on(started):
 async def test_each_change_is_logged_once(started):
     started.write(bad("a100"))
     with capture_logs() as logs:
-        await started.look()
-        await started.look()
+        await started.check()
+        await started.check()
         started.write(bad("a100"), priced("t4", 7))
-        await started.look()
+        await started.check()
     (warning,) = [log for log in logs if log["log_level"] == "warning"]
     assert warning["problem"] == (
         f"{started.directory}/classes.yaml: AcceleratorClass a100 stays as it was: {BAD_FIELD}"
     )
     started.write(priced("a100", 3))
-    await started.look()
+    await started.check()
     started.write(bad("a100"))
     with capture_logs() as logs:
-        await started.look()
+        await started.check()
     assert [log["log_level"] for log in logs] == ["warning", "info"]
 
 
@@ -304,13 +304,13 @@ async def test_rejected_versions_are_counted_by_file(started):
     assert started.source.inputs.rejected == {file: 0}
     for text in ("{", "[", "[["):
         started.text(text)
-        await started.look()
+        await started.check()
     assert started.source.inputs.rejected == {file: 3}
     started.write(bad("a100"), bad("t4"))
-    await started.look()
+    await started.check()
     assert started.source.inputs.rejected == {file: 5}
     started.write(bad("a100"), bad("t4"), priced("h100", 4))  # the same two versions as before
-    await started.look()
+    await started.check()
     assert started.source.inputs.rejected == {file: 5}
 
 
@@ -328,7 +328,7 @@ async def test_hundreds_of_objects_are_read_while_the_event_loop_goes_on(objects
     objects.write(*classes(1))
     objects.start()
     objects.write(*classes(2))
-    looking, turns = asyncio.create_task(objects.source.look()), 0
+    looking, turns = asyncio.create_task(objects.source.check()), 0
     while not looking.done():
         turns += 1
         await asyncio.sleep(0)

@@ -71,16 +71,16 @@ def test_objects_of_other_pools_are_left_out_where_the_pool_has_a_name(world, po
 async def test_new_version_of_a_file_is_in_effect_after_a_look(world):
     files = world.start(objective("x", 1))
     world.write(objective("x", 2), rewrite("r", {"t": None}))
-    assert await files.look()
+    assert await files.check()
     assert files.policies.priorities == {"x": 2}
     assert files.policies.exact["m0"].models == ("t",)
-    assert not await files.look()
+    assert not await files.check()
 
 
 async def test_invalid_version_of_an_object_leaves_the_one_before(world):
     files = world.start(objective("x", 1), objective("y", 1), rewrite("r", {"a": None}, {"b": None}))
     world.write(objective("x", "high"), objective("y", 2), rewrite("r", {"c": None}, {"d": 0}))
-    assert await files.look()
+    assert await files.check()
     assert files.policies.priorities == {"x": 1, "y": 2}
     assert [files.policies.exact[model].models for model in ("m0", "m1")] == [("a",), ("b",)]
     weight = "spec.rules[1].targets[0].weight is 0: write a whole number from 1 to 1000000, or remove the target"

@@ -223,13 +223,13 @@ def test_tf_1_objects_in_files_count_and_their_last_good_version_stays(files):
     plugin = build(gpuResourceQuotas=True, paths=[files(gpu_quota(total={"maxWorkers": 20}))])
     assert plugin.quota_of("team-a") is not None
     files(gpu_quota(total={"maxWorkers": "many"}))
-    assert asyncio.run(plugin.look())
+    assert asyncio.run(plugin.check())
     quota = plugin.quota_of("team-a")
     assert quota.total.requests == 20
     (problem,) = plugin.inputs.problems
     assert "spec.total.maxWorkers" in problem.reason
     files(gpu_quota(total={"maxWorkers": 5}))
-    assert asyncio.run(plugin.look())
+    assert asyncio.run(plugin.check())
     quota = plugin.quota_of("team-a")
     assert (quota.total.requests, plugin.inputs.problems) == (5, ())
 

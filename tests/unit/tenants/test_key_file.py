@@ -139,7 +139,7 @@ def test_no_message_shows_anything_of_the_file(tmp_path_factory, lines):
     with capture_logs() as logs:
         plugin = build(path, tenants=[{"name": "team-a", "apiKeys": [sha256("SECRET")]}])
         path.write_text("\n".join(lines))
-        asyncio.run(plugin.look())
+        asyncio.run(plugin.check())
         said: list[object] = [*logs, plugin.inputs, plugin.directory.remarks, plugin.warnings]
         try:
             build(path)
@@ -156,8 +156,8 @@ def test_last_good_version_stays_in_effect_and_the_reason_is_said(path):
         if broken is not None:
             path.write_text(broken)
         with capture_logs() as logs:
-            assert asyncio.run(plugin.look())
-        assert not asyncio.run(plugin.look())  # said once
+            assert asyncio.run(plugin.check())
+        assert not asyncio.run(plugin.check())  # said once
         (problem,) = plugin.inputs.problems
         assert (problem.file, problem.kept) == (str(path), 2)
         assert [each["problem"] for each in logs if each["log_level"] == "warning"] == [str(problem)]
@@ -165,7 +165,7 @@ def test_last_good_version_stays_in_effect_and_the_reason_is_said(path):
         path.touch()
     assert plugin.inputs.rejected == {str(path): 4}
     replace(path, "sk-1: team-b\n")
-    assert asyncio.run(plugin.look())
+    assert asyncio.run(plugin.check())
     assert plugin.inputs.problems == ()
     assert (named(plugin, "sk-1"), named(plugin, "sk-2")) == ("team-b", "default-flow")
 
@@ -223,5 +223,5 @@ async def test_new_versions_apply_while_requests_come_however_the_file_is_replac
 async def test_plugin_without_a_file_follows_none():
     plugin = build_tenants()
     await asyncio.wait_for(plugin.follow(), DEADLINE_SECONDS)
-    assert not await plugin.look()
+    assert not await plugin.check()
     assert plugin.inputs.rejected == {}
