@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from epp.framework.clock import Clock
-from epp.framework.cluster_objects import HubAccess
+from epp.framework.cluster_objects import HubAccess, ObjectKind
 from epp.framework.plugin import Plugin
 from epp.framework.plugin_status import InputState
 from epp.hardware.resources import resource_requests
@@ -26,12 +26,12 @@ from epp.kube.objects.core import Pod
 from epp.kube.objects.decode import decode_object
 from epp.kube.objects.inference import POOL_GROUP
 from epp.kube.objects.limits import sanitized
-from epp.kube.readers import ClusterReaders, Hubs, SharedObjects
-from epp.kube.resources import ACCELERATORS, CLUSTERS, MEMORY_QUOTAS, OME_SERVICES, PODS, pools
+from epp.kube.readers import ClusterReaders, Hubs, ObjectStream, ReadingTask, SharedObjects
+from epp.kube.resources import ACCELERATORS, CLUSTERS, MEMORY_QUOTAS, OME_SERVICES, PODS, POLICIES, pools, resource_of
 from epp.kube.watched import WatchState
 from epp.pool.discovery import PodDiscovery, PodTarget, PoolName
 from epp.routing.director import Director
-from epp.routing.policies import ClusterPolicies, PoolIdentity
+from epp.routing.policies import Policies, PoolIdentity
 from epp.runtime.supervisor import Supervisor, TaskObserver
 
 _INDISPENSABLE = frozenset({PODS.kind, "InferencePool"})
@@ -83,10 +83,12 @@ class Kubernetes:
         if settings.lease is not None:
             self.election = LeaderElection(self.cluster.api, settings.lease, settings.replica, clock=clock)
         self._electing: asyncio.Task[None] | None = None
-        self._policies: ClusterPolicies | None = None
-        self._pool = PoolIdentity(namespace=settings.namespace)
+        pool = PoolIdentity(namespace=settings.namespace)
         if isinstance(settings.source, PoolName):
-            self._pool = PoolIdentity(settings.source.name, settings.source.group, settings.namespace)
+            pool = PoolIdentity(settings.source.name, settings.source.group, settings.namespace)
+        self._policies = Policies(pool, name=self.name, clock=clock)
+        self._reading: ReadingTask | None = None
+        """Reads the policies."""
         self.discovery = PodDiscovery(self.cluster, settings.namespace, settings.source)
         self.readers = ClusterReaders(
             self.cluster,
@@ -114,10 +116,9 @@ class Kubernetes:
     @property
     def inputs(self) -> InputState:
         """Objects whose newest version is not in effect, without objects that plugins report themselves."""
-        of_plugins = (*ACCELERATORS, *OME_SERVICES, *MEMORY_QUOTAS, *CLUSTERS)
-        own = (watch for watch in self.cluster.watches if watch.collection.resource not in of_plugins)
-        rules = () if self._policies is None else self._policies.problems
-        return InputState((*(problem for watch in own for problem in watch.problems), *rules))
+        of_others = (*POLICIES, *ACCELERATORS, *OME_SERVICES, *MEMORY_QUOTAS, *CLUSTERS)
+        own = (watch for watch in self.cluster.watches if watch.collection.resource not in of_others)
+        return InputState((*(problem for watch in own for problem in watch.problems), *self._policies.inputs.problems))
 
     @property
     def health(self) -> dict[str, object]:
@@ -134,12 +135,17 @@ class Kubernetes:
 
     async def start(self, director: Director, most_seconds: float | None = None) -> None:
         """Apply the policies of the pool, and each change; wait for the first ones for at most `most_seconds`."""
-        policies = ClusterPolicies(self.cluster, self._pool, self._pool.namespace, director.use_policies)
+        policies = self._policies
+        self._reading = ReadingTask(policies, self._watch, lambda *_: director.use_policies(policies.policies))
+        self._reading.read(policies.kinds)
+        self._supervisor.start("policies", partial(self._reading.run, most_seconds))
         with suppress(TimeoutError):
             async with asyncio.timeout(most_seconds):
-                await policies.start()
-        self._policies = policies
-        self._supervisor.start("policies", policies.follow)
+                await self._reading.reported.wait()
+
+    def _watch(self, kind: ObjectKind) -> tuple[ObjectStream, Callable[[], None]]:
+        watched = self.cluster.watch(resource_of(kind), decode_object, namespace=self._settings.namespace)
+        return watched, partial(self.cluster.release, watched)
 
     def write_events(self, config_problem: Callable[[], str]) -> None:
         """Start writing events for the InferencePool; no effect without one.
@@ -178,8 +184,8 @@ class Kubernetes:
         await self._supervisor.stop()
         self.discovery.close()
         self.readers.keep(())
-        if self._policies is not None:
-            self._policies.close()
+        if self._reading is not None:
+            self._reading.read(())
         await self.cluster.close()
 
     def _subject(self, source: PoolName) -> Subject:
@@ -190,16 +196,15 @@ class Kubernetes:
 
     def _problems(self, config_problem: str) -> Mapping[Topic, str]:
         lost = self.discovery.found_pool is None
-        policies = self._policies
-        warnings = () if policies is None else policies.warnings
-        rules = () if policies is None else [each for each in policies.problems if each.kept]  # others are warnings
-        problems = [*(problem for watch in self.cluster.watches for problem in watch.problems), *rules]
-        refused = [f"{problem.object}: {problem.reason}" for problem in problems]
+        policies = self._policies.inputs
+        kept = [problem for problem in policies.problems if problem.kept]  # others are in warnings or watches
+        problems = [*(problem for watch in self.cluster.watches for problem in watch.problems), *kept]
+        refused = dict.fromkeys(f"{problem.object}: {problem.reason}" for problem in problems)
         return {
             CONFIGURATION: message_of(config_problem.splitlines()),
             POOL: "there is no such pool, so it has no endpoints" if lost else "",
             ENDPOINTS: message_of([self.discovery.shortage]),
-            OBJECTS: message_of([*refused, *warnings]),
+            OBJECTS: message_of([*refused, *policies.remarks]),
         }
 
 

@@ -347,8 +347,10 @@ class Picker:
     def _start_tasks(self) -> None:
         if self._follower is not None:
             self._supervisor.start("configuration", self._follow_config)
-        if self._settings.policies is not None:
-            self._supervisor.start("policies", partial(self._settings.policies.follow, self.director.use_policies))
+        if (policies := self._settings.policies) is not None:
+            self._supervisor.start(
+                "policies", lambda: policies.follow_files(lambda _: self.director.use_policies(policies.policies))
+            )
         if self._lag is not None:
             self._supervisor.start("event loop lag", partial(self._lag.follow, self._settings.stall_seconds))
         if self.recorder is not None:

@@ -3,6 +3,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -17,17 +18,7 @@ from epp.kube.objects.base import Object, Part, convert, decoded
 from epp.kube.objects.core import Pod
 from epp.kube.objects.decode import decode_object
 from epp.kube.objects.inference import POOL_GROUP, InferencePool, read_inference_pool
-from epp.kube.resources import (
-    LEGACY_OBJECTIVES,
-    LEGACY_REWRITES,
-    OBJECTIVES,
-    PODS,
-    POLICIES,
-    REWRITES,
-    Resource,
-    pools,
-    resource_of,
-)
+from epp.kube.resources import PODS, POLICIES, pools, resource_of
 from epp.pool.discovery import PodTarget, PoolName
 from epp.pool.discovery.pods import endpoints_of
 from epp.routing.policies import PoolIdentity, build_policies
@@ -115,10 +106,11 @@ async def check_pool(api: KubeApi, source: PoolName | PodTarget, namespace: str)
     assert isinstance(target, PodTarget)  # noqa: S101  a PoolName was replaced above
     pods, endpoints = await _count_pods(api, target, namespace, warnings)
     objects: list[Object] = []
-    for current, former in ((OBJECTIVES, LEGACY_OBJECTIVES), (REWRITES, LEGACY_REWRITES)):
-        items = await _policies(api, current, former, namespace)
-        objects += [item.object for item in items if item.object is not None]
-        warnings += _problems(current.kind, items)
+    for resource in POLICIES:
+        with suppress(ApiError):
+            items = await list_objects(api, resource, decode_object, namespace=namespace)
+            objects += [item.object for item in items if item.object is not None]
+            warnings += _problems(resource.kind, items)
     built = build_policies(objects, identity)
     return msgspec.structs.replace(
         report,
@@ -217,17 +209,6 @@ def _state(pod: Pod, served: int) -> str:
     if not is_ip(pod.status.pod_ip):
         return "without_address"
     return "without_port" if pod.ready else "not_ready"
-
-
-async def _policies(api: KubeApi, current: Resource, former: Resource, namespace: str) -> tuple[Item[Object], ...]:
-    """Return the objects of the current group, or of the former group if the current one is not installed."""
-    for resource in (current, former):
-        try:
-            return await list_objects(api, resource, decode_object, namespace=namespace)
-        except ApiError as error:
-            if error.status not in ABSENT:
-                break
-    return ()
 
 
 def _unlisted(title: str, error: ApiError) -> Iterator[str]:

@@ -19,7 +19,7 @@ from epp.pool.collectors.polling.poller import SharedPages
 from epp.pool.settings import PageLimits
 from epp.routing.director import DirectorObserver
 from epp.routing.director.open_requests import RESERVATION_SECONDS
-from epp.routing.policies import PolicyFiles
+from epp.routing.policies import Policies
 from epp.routing.settings import OutlierSettings
 from epp.sharing.link import Link
 from epp.sharing.settings import SharingSettings
@@ -83,7 +83,7 @@ class PickerSettings(PoolSettings):
     """Files with objects for plugins that do not depend on the pool; used if `object_paths` is empty."""
     kubernetes: KubernetesSettings | None = None
     """Kubernetes cluster of the pool; None for endpoints from another source."""
-    policies: PolicyFiles | None = None
+    policies: Policies | None = None
     """Source of objectives and model rewrites; None for none."""
     pool_name: str = DEFAULT_POOL_NAME
     """Label of the pool's metrics."""

@@ -27,7 +27,7 @@ from epp.framework.messages import hint_at
 from epp.framework.plugin import Parameters
 from epp.pool.discovery import PodFileDiscovery, PodTarget, StaticDiscovery, Target, parse_targets
 from epp.pool.discovery.pod_files import PodFileParameters
-from epp.routing.policies import PolicyFiles
+from epp.routing.policies import Policies, policies_in_files
 from epp.runtime.addresses import is_ip, parse_host
 
 FLAG = "--objects"
@@ -73,10 +73,10 @@ def read_targets(lists: Sequence[str] | None) -> tuple[Target, ...]:
         raise ConfigurationError(f"--endpoints: {error}") from error
 
 
-def read_policies(paths: str, pool_name: str | None) -> PolicyFiles | None:
+def read_policies(paths: str, pool_name: str | None) -> Policies | None:
     """Return the objects of --objects for a pool, or for any pool; None without the flag. Raises ConfigurationError."""
     given = split_list(paths)
-    return PolicyFiles(given, SystemClock(), pool_name=pool_name or "") if given else None
+    return policies_in_files(given, SystemClock(), pool_name or "") if given else None
 
 
 def read_trust(ca_file: Path | None, *, skip_verify: bool) -> EndpointTrust:

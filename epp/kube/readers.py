@@ -103,10 +103,14 @@ class ReadingTask:
                 return f"{kind.place}: {watch.collection.title}: {watch.state}: {watch.reason}"
         return ""
 
-    async def run(self) -> None:
-        """Report all objects, then changes, until cancelled; errors of the plugin propagate."""
+    async def run(self, settling_seconds: float | None) -> None:
+        """Report all objects, then changes, until cancelled; errors of the plugin propagate.
+
+        The first objects are reported once those of all kinds are known, or after `settling_seconds`; None for no
+        limit.
+        """
         with suppress(TimeoutError):
-            async with asyncio.timeout(SETTLING_SECONDS):
+            async with asyncio.timeout(settling_seconds):
                 for opened in tuple(self.streams.values()):
                     await opened.stream.settled()
         while True:
@@ -257,7 +261,9 @@ class ClusterReaders:
                 continue
             reading_task = ReadingTask(reading.reader, partial(self._open, reading.reader), retag)
             reading_task.read(kinds)
-            task = self._supervisor.start("reader", reading_task.run, name=f"reader {reading.reader.name}")
+            task = self._supervisor.start(
+                "reader", partial(reading_task.run, SETTLING_SECONDS), name=f"reader {reading.reader.name}"
+            )
             self._running[reading.reader] = reading_task, task
             reading.reader.unread = reading_task.unread
             new.append(reading_task)

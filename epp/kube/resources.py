@@ -201,9 +201,9 @@ def needs_of_picker(namespace: str, *, pool_group: str | None, lease: str | None
         needs.append(required(LEASES, "leader election", "get", "update", name=lease))
     needs += [
         here(OBJECTIVES, "priorities"),
-        here(LEGACY_OBJECTIVES, f"priorities without {OBJECTIVES.group}"),
+        here(LEGACY_OBJECTIVES, f"priorities that have no object of {OBJECTIVES.group}"),
         here(REWRITES, "model rewrites"),
-        here(LEGACY_REWRITES, f"model rewrites without {REWRITES.group}"),
+        here(LEGACY_REWRITES, f"model rewrites that have no object of {REWRITES.group}"),
     ]
     if pool_group is not None:
         needs.append(here(EVENTS, "problems of the pool in kubectl describe", "create", "patch"))

@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policies of a pool from InferenceObjective and InferenceModelRewrite objects in files or in the cluster."""
 
-import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import NamedTuple, TypeAlias, TypeVar
+from itertools import islice
+from typing import NamedTuple, TypeVar
 
 import structlog
 
 from epp.framework.clock import Clock
+from epp.framework.cluster_objects import ObjectsOfKind
+from epp.framework.datalayer import AffectedEndpoints, no_endpoint
+from epp.framework.plugin import Parameters
 from epp.framework.plugin_status import InputProblem, InputState
-from epp.kube.cluster import Cluster
 from epp.kube.objects.base import Object
-from epp.kube.objects.decode import decode_object
-from epp.kube.objects.followed import Change, FollowedObjects
+from epp.kube.objects.followed import Change, Effect, FollowsObjects
 from epp.kube.objects.inference import (
     GROUP,
     LEGACY_GROUP,
@@ -26,8 +27,7 @@ from epp.kube.objects.inference import (
     RewriteRule,
     rewrite_faults,
 )
-from epp.kube.resources import LEGACY_OBJECTIVES, LEGACY_REWRITES, OBJECTIVES, REWRITES
-from epp.kube.watched import Watched, WatchState
+from epp.kube.objects.last_good import FileObjects
 from epp.routing.director.pipeline import PoolPolicies, Rewrite
 
 _M = TypeVar("_M", bound=PoolMember)
@@ -37,8 +37,7 @@ defaults, one of them llm-d.ai, which has no pools."""
 _FIRST = datetime.min.replace(tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class PoolIdentity:
+class PoolIdentity(Parameters, frozen=True):
     """The pool whose policies apply; an empty field is not compared."""
 
     name: str = ""
@@ -135,187 +134,69 @@ def _remarks(rule: RewriteRule, place: str) -> Iterator[str]:
         yield f"{place}: {names} has no weight and others have one, so it is never chosen: give all a weight, or none"
 
 
-_GRACE_PERIOD = "5m"
-"""Time for which objects of a missing file stay in effect; the same as for accelerator objects by default."""
+_MOST_PROBLEMS = 100
+_REASON_LENGTH = 500
 
 _log = structlog.get_logger()
 
 
-_Next: TypeAlias = tuple[Change, BuiltPolicies, tuple[str, ...]]
-"""The change, the policies built from it, and problems."""
-
-
-class PolicyFiles:
-    """InferenceObjective and InferenceModelRewrite objects in files and directories; other kinds are ignored.
+class Policies(FollowsObjects[PoolIdentity]):
+    """Objectives and rewrites of one pool, in effect as `policies`.
 
     If a version of a file or an object is invalid, the previous version stays in effect. Without a previous version,
     the object is skipped; for a rewrite, only the rules with invalid targets.
     """
 
-    name = "--objects"
-    """Flag with the paths; log lines, metrics and `/healthz` have it as the name of a plugin."""
+    def setup(self) -> None:
+        self._built = BuiltPolicies(PoolPolicies())
+        self._idle_rules: tuple[InputProblem, ...] = ()
+        self.start_following((), POLICY_KINDS, validate=rewrite_faults)
 
-    def __init__(self, paths: Sequence[str], clock: Clock, *, pool_name: str = "") -> None:
-        """Read the files for the first time; raises ConfigurationError for a path that does not exist.
-
-        Objects for pools with other names are ignored, unless the name is empty.
-        """
-        self._clock = clock
-        self._pool = PoolIdentity(pool_name)
-        self._source = FollowedObjects(
-            paths,
-            owner=self.name,
-            setting=self.name,
-            grace_period=_GRACE_PERIOD,
-            kinds=POLICY_KINDS,
-            validate=rewrite_faults,
-        )
-        self.policies = PoolPolicies()
-        if (following := self._read()) is not None:
-            self._apply(following)
+    @property
+    def policies(self) -> PoolPolicies:
+        return self._built.policies
 
     @property
     def inputs(self) -> InputState:
-        state = self._source.inputs
-        idle_rules = [
-            InputProblem(file.file, f"{held.key.kind} {held.object.id}", "; ".join(rewrite_faults(held.object)))
-            for file in self._source.present.files
-            for held in file.held
-            if not held.sound
-        ]
-        return replace(state, problems=(*state.problems, *idle_rules))
+        state = super().inputs
+        return replace(state, problems=(*state.problems, *self._idle_rules), remarks=self._built.warnings)
 
-    async def follow(self, use: Callable[[PoolPolicies], None]) -> None:
-        async for _ in self._source.changes():
-            if await self.check():
-                use(self.policies)
+    def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:  # noqa: ARG002  no tags
+        built = build_policies((held.object for file in change.files for held in file.held), self.parameters)
+        idle_rules = tuple(islice(_idle_rules(change.files, self.parameters), _MOST_PROBLEMS))
+        of_files = [problem for file in change.files for problem in (*map(str, file.problems), *file.notes)]
+        problems = (*of_files, *map(str, change.unknown), *built.warnings)
 
-    async def check(self) -> bool:
-        """Read the files; return whether any of them, or its objects in effect, changed."""
-        following = await asyncio.to_thread(self._read)
-        if following is None:
-            return False
-        self._apply(following)
-        return True
+        def effect() -> AffectedEndpoints:
+            self._built, self._idle_rules = built, idle_rules
+            self._objects.apply(change)
+            self._objects.report(problems)
+            _log.info(
+                "policies updated",
+                objectives=built.objectives,
+                rewrites=built.rewrites,
+                for_other_pools=built.other_pools,
+                problems=len(problems),
+            )
+            return no_endpoint
 
-    def _read(self) -> _Next | None:
-        """Return the changed policies; None if nothing changed. Runs in a thread, so it changes no state."""
-        change = self._source.read(self._clock.now())
-        if change is None:
-            return None
-        files = change.files
-        built = build_policies((held.object for file in files for held in file.held), self._pool)
-        problems = [problem for file in files for problem in (*map(str, file.problems), *file.notes)]
-        return change, built, (*problems, *map(str, change.unknown), *built.warnings)
-
-    def _apply(self, following: _Next) -> None:
-        change, built, problems = following
-        self.policies = built.policies
-        self._source.apply(change)
-        self._source.report(problems)
-        _log.info(
-            "policies updated",
-            objectives=built.objectives,
-            rewrites=built.rewrites,
-            for_other_pools=built.other_pools,
-            problems=len(problems),
-        )
+        return effect
 
 
-_MOST_PROBLEMS = 100
-_REASON_LENGTH = 500
+def _idle_rules(files: Iterable[FileObjects], pool: PoolIdentity) -> Iterator[InputProblem]:
+    """Yield the rewrites of the pool that are in effect without their invalid rules."""
+    for file in files:
+        for held in file.held:
+            if isinstance(held.object, PoolMember) and pool.has(held.object) and not held.sound:
+                reason = "; ".join(rewrite_faults(held.object))
+                yield InputProblem(file.file, f"{held.key.kind} {held.object.id}", reason[:_REASON_LENGTH])
 
 
-@dataclass(slots=True)
-class _Kind:
-    current: Watched[Object]
-    former: Watched[Object]
-    uses_former: bool = False
+def policies_in_files(paths: Sequence[str], clock: Clock, pool_name: str = "") -> Policies:
+    """Return the policies in the files of `--objects`; raises ConfigurationError for a path that does not exist.
 
-    def chosen(self) -> Watched[Object]:
-        """Return the watch to use: the same as before if it is unknown whether the current kind is installed."""
-        if self.current.state in {WatchState.ABSENT, WatchState.CURRENT}:
-            self.uses_former = self.current.state is WatchState.ABSENT
-        return self.former if self.uses_former else self.current
-
-
-class ClusterPolicies:
-    """Objectives and rewrites; those of the former API group are used if the current one is not installed.
-
-    If a version of a rewrite has an invalid rule, the previous version stays in effect. Without a previous version,
-    only the invalid rules have no effect.
+    Objects for pools of other names are ignored, unless the name is empty.
     """
-
-    def __init__(
-        self, cluster: Cluster, pool: PoolIdentity, namespace: str, apply: Callable[[PoolPolicies], None]
-    ) -> None:
-        self._cluster = cluster
-        self._pool = pool
-        self._namespace = namespace
-        self._apply = apply
-        self._kinds: list[_Kind] = []
-        self._sound: Mapping[str, InferenceModelRewrite] = {}
-        """Last good version of each rewrite, by uid."""
-        self._changed = asyncio.Event()
-        self._unsubscribe: list[Callable[[], None]] = []
-        self.warnings: tuple[str, ...] = ()
-        """Objects that are only partly in effect: one sentence each."""
-        self.problems: tuple[InputProblem, ...] = ()
-
-    async def start(self) -> None:
-        """Apply the policies as soon as the API server has listed them."""
-        resources = (OBJECTIVES, LEGACY_OBJECTIVES, REWRITES, LEGACY_REWRITES)
-        watches = [self._cluster.watch(each, decode_object, namespace=self._namespace) for each in resources]
-        self._kinds = [_Kind(watches[0], watches[1]), _Kind(watches[2], watches[3])]
-        for watch in watches:
-            self._unsubscribe.append(watch.subscribe(lambda _: self._changed.set()))
-        await asyncio.gather(*(watch.settled() for watch in watches))
-        self._refresh()
-
-    async def follow(self) -> None:
-        """Apply changes until cancelled; simultaneous changes are applied as one."""
-        while True:
-            await self._changed.wait()
-            self._refresh()
-
-    def close(self) -> None:
-        """Unsubscribe from the watches, which other pools may share."""
-        while self._unsubscribe:
-            self._unsubscribe.pop()()
-
-    def _refresh(self) -> None:
-        self._changed.clear()
-        objects = [each for kind in self._kinds for each in kind.chosen().objects.values()]
-        in_effect, problems = self._last_good(objects)
-        built = build_policies(in_effect, self._pool)
-        self._apply(built.policies)
-        for warning in built.warnings:
-            if warning not in self.warnings:
-                _log.warning("policy not as written", reason=warning)
-        for problem in problems:
-            if problem.kept and problem not in self.problems:
-                _log.warning("object not in effect", object=problem.object, reason=problem.reason, kept=True)
-        self.warnings = built.warnings
-        self.problems = problems
-        _log.info("policies applied", objectives=built.objectives, rewrites=built.rewrites)
-
-    def _last_good(self, objects: list[Object]) -> tuple[list[Object], tuple[InputProblem, ...]]:
-        sound: dict[str, InferenceModelRewrite] = {}
-        in_effect: list[Object] = []
-        problems: list[InputProblem] = []
-        for each in objects:
-            if not isinstance(each, InferenceModelRewrite) or each.metadata.is_terminating:
-                in_effect.append(each)
-                continue
-            uid = each.metadata.uid or each.id
-            reason = "; ".join(rewrite_faults(each))
-            last = self._sound.get(uid) if reason else each
-            if last is not None:
-                sound[uid] = last
-            used = each if last is None else last
-            in_effect.append(used)
-            if reason and self._pool.has(used):
-                title = f"InferenceModelRewrite {each.id}"
-                problems.append(InputProblem("cluster", title, reason[:_REASON_LENGTH], int(last is not None)))
-        self._sound = sound
-        return in_effect, tuple(problems[:_MOST_PROBLEMS])
+    policies = Policies(PoolIdentity(pool_name), name="--objects", clock=clock)
+    policies.read_files(paths)
+    return policies

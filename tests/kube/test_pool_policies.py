@@ -107,7 +107,7 @@ async def test_objective_takes_effect_when_it_is_edited_and_deleted(pool):
     await pool.has_status(200, "batch")
 
 
-async def test_legacy_kinds_count_until_the_current_ones_are_installed(own_cluster, tmp_path):
+async def test_legacy_objects_count_until_current_ones_have_their_names(own_cluster, tmp_path):
     cluster = await own_cluster(crds=(POOLS, *LEGACY))
     async with space_in(cluster) as space, policed_pool(space, tmp_path) as pool:
         await pool.rewrite("canary", BLUE, api=write.LEGACY_POLICIES)
@@ -116,8 +116,18 @@ async def test_legacy_kinds_count_until_the_current_ones_are_installed(own_clust
         await pool.objective("batch", -1, api=write.LEGACY_POLICIES)
         await pool.has_status(429, "batch")
         await cluster.install(*CURRENT)
-        await pool.asks_for("", seconds=INSTALLED_SECONDS)
-        await pool.rewrite("other", write.rule("canary", green=None))
-        await pool.asks_for("green")
+        await pool.rewrite("canary", GREEN)
+        await pool.asks_for("green", seconds=INSTALLED_SECONDS)
         await cluster.uninstall(*CURRENT)
         await pool.asks_for("blue", seconds=INSTALLED_SECONDS)
+
+
+async def test_legacy_objects_count_beside_current_ones_of_other_names(pool):
+    await pool.rewrite("canary", BLUE, api=write.LEGACY_POLICIES)
+    await pool.rewrite("canary", GREEN)
+    await pool.objective("batch", -1, api=write.LEGACY_POLICIES)
+    await pool.objective("other", -1)
+    await pool.asks_for("green")
+    await pool.busy(5)
+    await pool.has_status(429, "batch")
+    await pool.has_status(429, "other")

@@ -23,7 +23,7 @@ from epp.lab.gateway.settings import GatewaySettings
 from epp.lab.sim.profile import PRESETS
 from epp.lab.sim.server import RunningSim
 from epp.pool.discovery import StaticDiscovery, parse_targets
-from epp.routing.policies import PolicyFiles
+from epp.routing.policies import policies_in_files
 from epp.routing.settings import OutlierSettings
 from tests.support.transports import server_settings
 from tests.support.waiting import until
@@ -160,7 +160,7 @@ async def open_world(
         config=loaded,
         watch_config=config_file,
         plugin_modules=plugin_modules,
-        policies=None if objects is None else PolicyFiles([str(objects)], SystemClock()),
+        policies=None if objects is None else policies_in_files([str(objects)], SystemClock()),
         experimental=experimental,
         responses=ResponseSettings(plain_errors=plain_errors),
         outliers=outliers or OutlierSettings(),

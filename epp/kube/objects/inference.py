@@ -153,8 +153,10 @@ def read_inference_model_rewrite(document: object) -> InferenceModelRewrite:
 
 
 def rewrite_faults(found: Object) -> Iterable[str]:
-    """Return the errors in the rules of a rewrite; none for other kinds."""
-    return [rule.fault for rule in found.rules if rule.fault] if isinstance(found, InferenceModelRewrite) else ()
+    """Return the errors in the rules of a rewrite; none for other kinds, and for one that is being deleted."""
+    if not isinstance(found, InferenceModelRewrite) or found.metadata.is_terminating:
+        return ()
+    return [rule.fault for rule in found.rules if rule.fault]
 
 
 def _with_known_pools(member: M) -> M:

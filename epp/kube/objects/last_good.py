@@ -42,8 +42,13 @@ def checked(key: ObjectKey, found: Object, validate: Validator) -> tuple[ObjectI
 
 
 def replaces(version: ObjectInEffect, earlier: ObjectInEffect | None) -> bool:
-    """Return whether a version takes effect: an invalid one does not replace a valid one."""
-    return version.sound or earlier is None or not earlier.sound
+    """Return whether a version takes effect: an invalid one does not replace a valid one of the same object.
+
+    An object that was deleted and created again is another one, with another uid.
+    """
+    if version.sound or earlier is None or not earlier.sound:
+        return True
+    return version.object.metadata.uid != earlier.object.metadata.uid
 
 
 class FileObjects(msgspec.Struct, frozen=True, kw_only=True):

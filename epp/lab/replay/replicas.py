@@ -36,7 +36,7 @@ from epp.pool.tokens.producer import TokenProducer
 from epp.routing.datastore import Datastore, SharedWork
 from epp.routing.director import Director, Runtime
 from epp.routing.director.incoming_request import Seeds
-from epp.routing.policies import PolicyFiles
+from epp.routing.policies import policies_in_files
 from epp.sharing.exchange import Exchange
 
 T = TypeVar("T")
@@ -172,7 +172,7 @@ class Replica:
         Tagging(self.store, self.assembly.taggers)
         self.store.update(fleet.endpoints)
         if options.objects:
-            self.director.use_policies(PolicyFiles(options.objects, clock).policies)
+            self.director.use_policies(policies_in_files(options.objects, clock).policies)
         metrics = next(filter(_reads_load, self.assembly.feeds), None)
         self.watches = [
             None if metrics is None else Watch(self.store, metrics, server, clock, options.poll_seconds)

@@ -265,12 +265,15 @@ async def test_strange_picker_reference_is_for_gateways_alone(check, cluster, po
     assert (await check()).warnings == ()
 
 
-async def test_policies_of_the_former_group_count_where_the_current_one_is_absent(check, cluster):
-    objective = {"metadata": {"name": "o", "namespace": "llm"}, "spec": {"poolRef": {"name": "pool"}}}
-    cluster.objects[LEGACY_OBJECTIVES.path("v1alpha2")] = [objective]
-    assert (await check()).pool.objectives == 0
+async def test_objects_of_the_former_group_count_where_no_current_one_has_their_name(check, cluster):
+    def objective(name):
+        return {"metadata": {"name": name, "namespace": "llm"}, "spec": {"poolRef": {"name": "pool"}}}
+
+    cluster.objects[LEGACY_OBJECTIVES.path("v1alpha2")] = [objective("old"), objective("both")]
+    cluster.objects[OBJECTIVES.path("v1alpha2")] = [objective("both")]
+    assert (await check()).pool.objectives == 2
     del cluster.objects[OBJECTIVES.path("v1alpha2")]
-    assert (await check()).pool.objectives == 1
+    assert (await check()).pool.objectives == 2
 
 
 async def test_pods_without_a_pool(check, cluster):

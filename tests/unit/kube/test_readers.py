@@ -261,4 +261,4 @@ def test_between_two_calls_all_that_differs_is_told_to_have_changed(steps):
 async def _restarted(task: ReadingTask) -> None:
     while True:
         with contextlib.suppress(LookupError):
-            await task.run()
+            await task.run(None)

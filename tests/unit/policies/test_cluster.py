@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policies follow the objects of a cluster; what cannot be read or used changes nothing."""
 
+import asyncio
+from collections.abc import Callable
+
 import pytest
 from structlog.testing import capture_logs
 
 from epp.framework import SystemClock
+from epp.framework.cluster_objects import ObjectKind
+from epp.framework.plugin_status import InputProblem
 from epp.kube import watched
 from epp.kube.cluster import Cluster
+from epp.kube.objects.decode import decode_object
+from epp.kube.readers import ObjectStream, ReadingTask
+from epp.kube.resources import resource_of
 from epp.kube.watched import WatchState
 from epp.routing.director.pipeline import PoolPolicies
-from epp.routing.policies import ClusterPolicies, PoolIdentity
+from epp.routing.policies import Policies, PoolIdentity
 from epp.runtime.supervisor import Supervisor
 from tests.support.kube.fake_api import FakeApi
 from tests.support.waiting import until
@@ -29,11 +37,17 @@ class World:
         self.cluster = Cluster(self.api, clock=SystemClock(), supervisor=self.supervisor)
         self.applied: list[PoolPolicies] = []
         pool = PoolIdentity("pool", "inference.networking.k8s.io", "llm")
-        self.policies = ClusterPolicies(self.cluster, pool, "llm", self.applied.append)
+        self.policies = Policies(pool, name="kubernetes")
 
     async def start(self) -> None:
-        await self.policies.start()
-        self.supervisor.start("policies", self.policies.follow)
+        def watch(kind: ObjectKind) -> tuple[ObjectStream, Callable[[], None]]:
+            watched = self.cluster.watch(resource_of(kind), decode_object, namespace="llm")
+            return watched, lambda: self.cluster.release(watched)
+
+        reading = ReadingTask(self.policies, watch, lambda *_: self.applied.append(self.policies.policies))
+        reading.read(self.policies.kinds)
+        self.supervisor.start("policies", lambda: reading.run(None))
+        await reading.reported.wait()
 
     def rewrite(self, path: str, name: str, target: str, *, uid: str = "", pool: str = "pool", **metadata: str) -> None:
         """Write one whose only rule is for `canary`."""
@@ -55,14 +69,25 @@ class World:
         rewrite = self.applied[-1].rewrite_of("canary")
         return "" if rewrite is None else rewrite.model_at(0.0)
 
+    @property
+    def problems(self) -> tuple[InputProblem, ...]:
+        return self.policies.inputs.problems
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        return self.policies.inputs.remarks
+
     async def asks_for(self, target: str) -> None:
         await until(lambda: self.target == target, f"{target} is asked for")
 
     async def is_in(self, state: WatchState, path: str) -> None:
         group = path.split("/")[2]
-        title = f"inferencemodelrewrites.{group} "
-        watches = [each for each in self.cluster.watches if each.collection.title.startswith(title)]
-        await until(lambda: [each.state for each in watches] == [state], f"rewrites of {group} are {state}")
+
+        def states() -> list[WatchState]:
+            title = f"inferencemodelrewrites.{group} "
+            return [each.state for each in self.cluster.watches if each.collection.title.startswith(title)]
+
+        await until(lambda: states() == [state], f"rewrites of {group} are {state}")
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +116,17 @@ async def test_policies_are_in_effect_once_started_and_change_with_the_objects(w
     await world.asks_for("")
 
 
+async def test_start_waits_until_the_api_server_has_listed_the_objects(world):
+    world.rewrite(REWRITES, "r", "blue")
+    world.api.is_away = True
+    starting = asyncio.create_task(world.start())
+    await world.is_in(WatchState.STALE, REWRITES)
+    assert world.applied == []
+    world.api.is_away = False
+    await starting
+    assert world.target == "blue"
+
+
 async def test_changes_that_arrive_together_are_applied_once(world):
     world.api.install(REWRITES, OBJECTIVES)
     await world.start()
@@ -103,57 +139,42 @@ async def test_changes_that_arrive_together_are_applied_once(world):
     assert len(world.applied) - before < 50
 
 
-async def test_legacy_kind_counts_where_the_current_one_is_absent_each_kind_by_itself(world):
+async def test_legacy_object_counts_where_no_current_one_has_its_name(world):
     world.rewrite(LEGACY_REWRITES, "r", "blue")
     world.objective(LEGACY_OBJECTIVES, "batch", -1)
-    world.api.install(OBJECTIVES)
+    world.objective(LEGACY_OBJECTIVES, "chat", 1)
+    world.objective(OBJECTIVES, "batch", -2)
     await world.start()
     assert world.target == "blue"
-    assert world.applied[-1].priorities == {}
-
-
-async def test_current_kind_that_is_installed_later_counts_though_it_has_no_objects(world):
-    world.rewrite(LEGACY_REWRITES, "r", "blue")
-    await world.start()
-    assert world.target == "blue"
-    world.api.install(REWRITES)
-    await world.asks_for("")
-    del world.api.collections[REWRITES]
-    world.api.end_watches()
+    assert world.applied[-1].priorities == {"batch": -2, "chat": 1}
+    world.rewrite(REWRITES, "r", "green")
+    await world.asks_for("green")
+    world.api.delete(REWRITES, "r")
     await world.asks_for("blue")
 
 
-async def test_legacy_kind_counts_on_while_it_is_not_known_whether_the_current_one_is_installed(world):
+async def test_legacy_object_counts_where_the_current_kind_is_forbidden(world):
+    world.api.forbid(REWRITES)
     world.rewrite(LEGACY_REWRITES, "r", "blue")
     await world.start()
-    world.api.is_away = True
-    world.api.end_watches()
-    await world.is_in(WatchState.STALE, REWRITES)
-    world.api.forbid(REWRITES)
-    world.api.is_away = False
-    await world.is_in(WatchState.FORBIDDEN, REWRITES)
-    await world.is_in(WatchState.CURRENT, LEGACY_REWRITES)
-    world.rewrite(LEGACY_REWRITES, "r", "green")
-    await until(lambda: world.target != "blue", "the change has effect")
-    assert world.target == "green"
-    assert {policies.rewrite_of("canary") is None for policies in world.applied} == {False}
+    assert world.target == "blue"
 
 
 async def test_version_with_an_invalid_rule_leaves_the_one_before_in_effect(world):
     world.rewrite(REWRITES, "r", "blue")
     await world.start()
     world.rewrite(REWRITES, "r", "")
-    await until(lambda: world.policies.problems, "the problem is told")
-    (problem,) = world.policies.problems
+    await until(lambda: world.problems, "the problem is told")
+    (problem,) = world.problems
     assert (problem.object, problem.reason, problem.kept) == ("InferenceModelRewrite llm/r", NO_TARGET, 1)
     assert world.target == "blue"
-    assert world.policies.warnings == ()
+    assert world.remarks == ()
     world.objective(OBJECTIVES, "batch", -1)
     await until(lambda: world.applied[-1].priorities, "another change has effect")
     assert world.target == "blue"
     world.rewrite(REWRITES, "r", "green")
     await world.asks_for("green")
-    assert world.policies.problems == ()
+    assert world.problems == ()
 
 
 async def test_first_version_with_an_invalid_rule_keeps_requests_from_other_rules(world):
@@ -161,8 +182,8 @@ async def test_first_version_with_an_invalid_rule_keeps_requests_from_other_rule
     world.rewrite(REWRITES, "b", "blue")
     await world.start()
     assert world.target == ""
-    assert [(problem.reason, problem.kept) for problem in world.policies.problems] == [(NO_TARGET, 0)]
-    assert len(world.policies.warnings) == 1
+    assert [(problem.reason, problem.kept) for problem in world.problems] == [(NO_TARGET, 0)]
+    assert len(world.remarks) == 1
 
 
 @pytest.mark.parametrize("change", [{"uid": "another"}, {"deletionTimestamp": "2026-01-01T00:00:00Z"}])
@@ -176,23 +197,14 @@ async def test_earlier_version_goes_with_its_object(world, change):
 async def test_invalid_rules_of_other_pools_are_none_of_this_one(world):
     world.rewrite(REWRITES, "r", "", pool="elsewhere")
     await world.start()
-    assert (world.policies.problems, world.policies.warnings) == ((), ())
+    assert (world.problems, world.remarks) == ((), ())
 
 
 async def test_problems_are_at_most_a_hundred(world):
     for index in range(120):
         world.rewrite(REWRITES, f"r-{index}", "")
     await world.start()
-    assert len(world.policies.problems) == 100
-
-
-async def test_legacy_kind_does_not_count_beside_the_current_one_nor_where_that_is_forbidden(world):
-    world.api.install(OBJECTIVES)
-    world.api.forbid(REWRITES)
-    world.objective(LEGACY_OBJECTIVES, "batch", -1)
-    world.rewrite(LEGACY_REWRITES, "r", "blue")
-    await world.start()
-    assert world.applied == [PoolPolicies()]
+    assert len(world.problems) == 100
 
 
 async def test_policy_that_is_not_as_written_is_said_once(world):
@@ -201,6 +213,6 @@ async def test_policy_that_is_not_as_written_is_said_once(world):
         await world.start()
         world.objective(OBJECTIVES, "batch", -1)
         await until(lambda: world.applied[-1].priorities == {"batch": -1}, "the change is applied")
-    said = [each["reason"] for each in logs if each["event"] == "policy not as written"]
-    assert tuple(said) == world.policies.warnings
+    said = [each["problem"] for each in logs if each["event"] == "object problem"]
+    assert tuple(said) == world.remarks
     assert len(said) == 1

@@ -9,7 +9,7 @@ import yaml
 from structlog.testing import capture_logs
 
 from epp.framework import ConfigurationError, ManualClock
-from epp.routing.policies import PolicyFiles
+from epp.routing.policies import Policies, policies_in_files
 from tests.support.config_files import replace
 from tests.support.kube import manifests
 from tests.support.kube.manifests import manifest
@@ -38,9 +38,9 @@ class World:
     def write(self, *documents: object) -> None:
         replace(self.file, yaml.safe_dump_all(documents))
 
-    def start(self, *documents: object, pool_name: str = "") -> PolicyFiles:
+    def start(self, *documents: object, pool_name: str = "") -> Policies:
         self.write(*documents)
-        return PolicyFiles([str(self.file.parent)], self.clock, pool_name=pool_name)
+        return policies_in_files([str(self.file.parent)], self.clock, pool_name)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def problems(files: PolicyFiles) -> dict[str, str]:
+def problems(files: Policies) -> dict[str, str]:
     return {problem.object: f"{problem.reason} (kept {problem.kept})" for problem in files.inputs.problems}
 
 
@@ -105,4 +105,4 @@ def test_of_a_rewrite_with_an_invalid_rule_and_no_version_before_the_other_rules
 
 def test_path_where_there_is_nothing_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="--objects: there is neither file nor directory"):
-        PolicyFiles([str(tmp_path / "nothing")], ManualClock())
+        policies_in_files([str(tmp_path / "nothing")], ManualClock())
