@@ -41,11 +41,11 @@ class TotalLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Concurrent requests."""
     tokens: int = 0
     """Tokens of requests in flight: those of their prompts, and their maximum output tokens."""
-    tokens_per_minute: int = 0
     accelerator_bytes: float = 0.0
     """Sum over concurrent requests of the accelerator memory, as in SingleLimits."""
     tflops: float = 0.0
     """Sum over concurrent requests of the TFLOPS, as in SingleLimits."""
+    tokens_per_minute: int = 0
     device_seconds_per_day: float = 0.0
     """Accelerator devices times seconds, from midnight to midnight UTC; requests that share an endpoint share these."""
     dollars_per_day: float = 0.0

@@ -102,7 +102,7 @@ class Desk:
         self.pool = candidates(accelerators=endpoints or [AcceleratorTag()] * 3)
         self.came_back = []
         self.quotas.use([self.source] if sources is None else sources)
-        self.quotas.on_release(self.came_back.append)
+        self.quotas.on_release = self.came_back.append
         self._count = 0
 
     def request(self, tenant="a", *, priority=0, prompt=0, output=0):

@@ -8,9 +8,20 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
 
-from epp.admission.quotas.peer_use import ALL_AVAILABLE, NO_USE, PeerUse, Unavailable, Use
-from epp.admission.quotas.reservation import NOTHING, Amounts, Need, Reservation, Spent
-from epp.admission.quotas.usage import DayUse, LimitKey, Means, MinuteUse
+import msgspec
+
+from epp.admission.quotas.peer_use import ALL_AVAILABLE, PeerUse, Unavailable
+from epp.admission.quotas.reservation import Reservation, Spent
+from epp.admission.quotas.usage import (
+    MINUTE_PART,
+    NO_USE,
+    TOTAL_KEYS,
+    DayUse,
+    LimitKey,
+    Means,
+    MinuteUse,
+    Use,
+)
 from epp.framework.quotas import Quota
 from epp.framework.request import Request, Usage
 
@@ -25,7 +36,7 @@ _LEARNT_WEIGHT = 1e-6
 _MOST_TOKENS = 2**32
 """Limit on the tokens of one request that a model server may report."""
 _LONGEST_NAME = 256
-_OVER_TIME = (LimitKey.TOTAL_TOKENS_PER_MINUTE, LimitKey.TOTAL_DEVICE_SECONDS, LimitKey.TOTAL_DOLLARS)
+_OVER_TIME = TOTAL_KEYS[MINUTE_PART:]
 
 
 class _Nomination(NamedTuple):
@@ -61,14 +72,14 @@ class Nominations:
             del self._of[request]
         return bool(over)
 
-    def held_against(self, request: Request) -> Amounts:
+    def held_against(self, request: Request) -> Use:
         """Return the amounts that are reserved for requests of higher priority."""
-        held = NOTHING
+        held = NO_USE
         for nominated, nomination in self._of.items():
             if nominated.priority > request.priority:
                 for victim in nomination.victims:
                     if victim.is_released:
-                        held = held.plus(victim.amounts)
+                        held = held.plus(victim.charged)
         return held
 
     def until(self, now: float) -> float:
@@ -88,11 +99,11 @@ class Account:
 
     tenant: str
     quota: Quota
-    """The quota at the last request."""
-    requests: int = 0
-    tokens: float = 0.0
-    accelerator_bytes: float = 0.0
-    tflops: float = 0.0
+    """The quota at the last request; `set_quota` replaces it."""
+    limits: Use = field(init=False)
+    """Limits of the quota on all requests together."""
+    in_flight: Use = NO_USE
+    """Sums of what the requests in flight are charged."""
     minute: MinuteUse = field(default_factory=MinuteUse)
     device_seconds: DayUse = field(default_factory=DayUse)
     dollars: DayUse = field(default_factory=DayUse)
@@ -109,67 +120,47 @@ class Account:
 
     def __post_init__(self) -> None:
         self.tenant = brief(self.tenant)
+        self.set_quota(self.quota)
+
+    def set_quota(self, quota: Quota) -> None:
+        self.quota = quota
+        self.limits = Use(*msgspec.structs.astuple(quota.total))
 
     def twin(self, quota: Quota) -> "Account":
         """Return a copy with another quota; calls of its methods do not change this account."""
         other = copy(self)
-        other.quota = quota
+        other.set_quota(quota)
         other.minute = copy(self.minute)
         other.device_seconds, other.dollars = copy(self.device_seconds), copy(self.dollars)
         other.nominations = self.nominations.twin()
         return other
 
-    def without(self, amounts: Amounts) -> None:
-        """Subtract the amounts of requests in flight that are treated as ended."""
-        self.requests -= amounts.requests
-        self.tokens -= amounts.tokens
-        self.accelerator_bytes -= amounts.accelerator_bytes
-        self.tflops -= amounts.tflops
-
     def own(self, today: int) -> Use:
-        return Use(
-            self.requests,
-            self.tokens,
-            self.accelerator_bytes,
-            self.tflops,
-            self.minute.added,
-            self.device_seconds.taken(today) + self.device_seconds.expected,
-            self.dollars.taken(today) + self.dollars.expected,
-        )
+        """Return the use at this picker, as in `Entry.use`."""
+        in_flight = self.in_flight
+        device_seconds = self.device_seconds.taken(today) + in_flight.device_seconds
+        dollars = self.dollars.taken(today) + in_flight.dollars
+        return Use._make((*in_flight[:MINUTE_PART], self.minute.added, device_seconds, dollars))
 
     def unavailable(self, now: float, today: int) -> Unavailable:
         """Return the amounts that other pickers use, or that are reserved for them."""
         if self.peer_use is None:
             return ALL_AVAILABLE
-        limits = self.quota.total
-        return self.peer_use.unavailable(
-            self.own(today),
-            Use(
-                limits.requests,
-                limits.tokens,
-                limits.accelerator_bytes,
-                limits.tflops,
-                limits.tokens_per_minute,
-                limits.device_seconds_per_day,
-                limits.dollars_per_day,
-            ),
-            self.minute_content(now),
-            now,
-            today,
-        )
+        return self.peer_use.unavailable(self.own(today), self.limits, self.minute_content(now), now, today)
 
     def minute_content(self, now: float) -> float:
         """Return the tokens of all pickers that have not drained; 0 without a limit."""
-        limit = self.quota.total.tokens_per_minute
+        limit = self.limits.minute_tokens
         return self.minute.taken(limit, now) if limit > 0 else 0.0
 
-    def need(self, request: Request, accelerator_bytes: float = 0.0, tflops: float = 0.0) -> Need:
-        """Return the amounts that a request needs.
+    def need(self, request: Request, accelerator_bytes: float = 0.0, tflops: float = 0.0) -> Use:
+        """Return the amounts that a request needs; those of the day are means of the requests of its tenant.
 
         The output of a request without a maximum is estimated. Prompt and estimate do not exceed the limit, unless the
-        prompt does, so that the estimate alone cannot make a request impossible.
+        prompt does, so that the estimate alone cannot make a request impossible. Without a limit on the tokens of a
+        minute, none are needed.
         """
-        limits, means = self.quota.total, self.means
+        limits, means = self.limits, self.means
         prompt, most = request.prompt_tokens, request.body.max_output_tokens
         if most is None:
             tokens = prompt + means.output_tokens
@@ -179,43 +170,29 @@ class Account:
         else:
             tokens = prompt + max(0, most)
             expected = min(max(0, most), means.output_tokens)
-        return Need(
-            Amounts(1, tokens, accelerator_bytes, tflops), prompt + expected, means.device_seconds, means.dollars
-        )
+        minute_tokens = prompt + expected if limits.minute_tokens > 0 else 0.0
+        return Use(1, tokens, accelerator_bytes, tflops, minute_tokens, means.device_seconds, means.dollars)
 
-    def charge(self, reservation: Reservation, need: Need, now: float) -> None:
-        amounts, limits = need.under_way, self.quota.total
+    def charge(self, reservation: Reservation, need: Use, now: float) -> None:
         reservation.is_limited = True
-        reservation.amounts = amounts
-        self.requests += amounts.requests
-        self.tokens += amounts.tokens
-        self.accelerator_bytes += amounts.accelerator_bytes
-        self.tflops += amounts.tflops
-        if limits.tokens_per_minute > 0:
-            reservation.minute_tokens = need.minute_tokens
-            self.minute.add(need.minute_tokens, limits.tokens_per_minute, now)
-        reservation.expected_device_seconds = need.device_seconds
-        reservation.expected_dollars = need.dollars
-        self.device_seconds.expect(need.device_seconds)
-        self.dollars.expect(need.dollars)
+        reservation.charged = need
+        self.in_flight = self.in_flight.plus(need)
+        if need.minute_tokens:
+            self.minute.add(need.minute_tokens, self.limits.minute_tokens, now)
         self._by_priority.setdefault(reservation.priority, {})[reservation] = None
 
-    def recharge(self, reservation: Reservation, amounts: Amounts) -> None:
-        before = reservation.amounts
-        self.accelerator_bytes = max(0.0, self.accelerator_bytes + amounts.accelerator_bytes - before.accelerator_bytes)
-        self.tflops = max(0.0, self.tflops + amounts.tflops - before.tflops)
-        reservation.amounts = amounts
+    def recharge(self, reservation: Reservation, charged: Use) -> None:
+        """Replace what a request in flight is charged."""
+        self.in_flight = self.in_flight.plus(charged).minus(reservation.charged)
+        reservation.charged = charged
 
     def spend(self, reservation: Reservation, spent: Spent, today: int) -> None:
         """Charge the time that a request has spent at endpoints to the day."""
         self.device_seconds.add(spent.device_seconds, today)
         self.dollars.add(spent.dollars, today)
-        left = max(0.0, reservation.expected_device_seconds - spent.device_seconds)
-        self.device_seconds.expect(left - reservation.expected_device_seconds)
-        reservation.expected_device_seconds = left
-        left = max(0.0, reservation.expected_dollars - spent.dollars)
-        self.dollars.expect(left - reservation.expected_dollars)
-        reservation.expected_dollars = left
+        if not reservation.is_released:  # `give_back` refunds all that is expected
+            used = Use(device_seconds=spent.device_seconds, dollars=spent.dollars)
+            self.recharge(reservation, reservation.charged.minus(used))
 
     def give_back(self, reservation: Reservation, usage: Usage | None, now: float, *, unserved: bool) -> None:
         """Refund the amounts of a request that has ended, once; its time has been charged."""
@@ -228,17 +205,8 @@ class Account:
         if not unserved:
             spent = reservation.spent
             self.means.ended(spent.seconds, spent.device_seconds, spent.dollars)
-        self.requests -= 1
-        if self.requests:
-            amounts = reservation.amounts
-            self.tokens = max(0.0, self.tokens - amounts.tokens)
-            self.accelerator_bytes = max(0.0, self.accelerator_bytes - amounts.accelerator_bytes)
-            self.tflops = max(0.0, self.tflops - amounts.tflops)
-            self.device_seconds.expect(-reservation.expected_device_seconds)
-            self.dollars.expect(-reservation.expected_dollars)
-        else:  # exact: sums of floats drift
-            self.tokens = self.accelerator_bytes = self.tflops = 0.0
-            self.device_seconds.expected = self.dollars.expected = 0.0
+        # Exactly zero without requests, since sums of floats drift.
+        self.in_flight = self.in_flight.minus(reservation.charged) if self._by_priority else NO_USE
 
     def lowest_first(self, below: int) -> Iterator[Reservation]:
         """Yield the requests below a priority, the lowest priority first; within a priority, the newest first."""
@@ -257,29 +225,15 @@ class Account:
     @property
     def counts_over_time(self) -> bool:
         """Whether a limit counts usage over time, which may grow when a request ends."""
-        limits = self.quota.total
-        return limits.tokens_per_minute > 0 or limits.device_seconds_per_day > 0 or limits.dollars_per_day > 0
+        return any(self.limits[MINUTE_PART:])
 
     def uses(self, now: float, today: int) -> Iterator[tuple[LimitKey, float, float]]:
         """Yield name, usage at all pickers and value of each limit."""
-        limits, there = self.quota.total, self.used_by_peers(today)
-        if limits.requests > 0:
-            yield LimitKey.TOTAL_REQUESTS, self.requests + there.requests, limits.requests
-        if limits.tokens > 0:
-            yield LimitKey.TOTAL_TOKENS, self.tokens + there.tokens, limits.tokens
-        if limits.tokens_per_minute > 0:
-            taken = self.minute.taken(limits.tokens_per_minute, now)
-            yield LimitKey.TOTAL_TOKENS_PER_MINUTE, taken, limits.tokens_per_minute
-        if limits.accelerator_bytes > 0:
-            used = self.accelerator_bytes + there.accelerator_bytes
-            yield LimitKey.TOTAL_ACCELERATOR_BYTES, used, limits.accelerator_bytes
-        if limits.tflops > 0:
-            yield LimitKey.TOTAL_TFLOPS, self.tflops + there.tflops, limits.tflops
-        if limits.device_seconds_per_day > 0:
-            used = self.device_seconds.taken(today) + there.device_seconds
-            yield LimitKey.TOTAL_DEVICE_SECONDS, used, limits.device_seconds_per_day
-        if limits.dollars_per_day > 0:
-            yield LimitKey.TOTAL_DOLLARS, self.dollars.taken(today) + there.dollars, limits.dollars_per_day
+        over_time = self.minute_content(now), self.device_seconds.taken(today), self.dollars.taken(today)
+        used = (*self.in_flight[:MINUTE_PART], *over_time)
+        for key, own, there, limit in zip(TOTAL_KEYS, used, self.used_by_peers(today), self.limits, strict=True):
+            if limit > 0:
+                yield key, own + there, limit
 
     def used_by_peers(self, today: int) -> Use:
         """Return the use at other pickers; tokens of the minute are in the bucket."""
@@ -294,17 +248,17 @@ class Account:
             return 1.0
         share = max((used / limit for key, used, limit in self.uses(now, today) if key in _OVER_TIME), default=0.0)
         if share <= 0 and self._releases and now - self._releases[-1] < _LEARNT_SECONDS:
-            return _LEARNT_WEIGHT if self.quota.total.tokens > 0 or self.counts_over_time else 0.0
+            return _LEARNT_WEIGHT if self.limits.tokens > 0 or self.counts_over_time else 0.0
         return share
 
     def _correct(self, reservation: Reservation, usage: Usage | None, now: float, *, unserved: bool) -> None:
-        limit, correction = self.quota.total.tokens_per_minute, 0.0
+        limit, charged, correction = self.limits.minute_tokens, reservation.charged.minute_tokens, 0.0
         if usage is not None:
             self.means.answered(usage.completion_tokens)
-            correction = _tokens(usage.prompt_tokens) + _tokens(usage.completion_tokens) - reservation.minute_tokens
+            correction = _tokens(usage.prompt_tokens) + _tokens(usage.completion_tokens) - charged
         elif unserved:
-            correction = -reservation.minute_tokens
-        if limit > 0 and reservation.minute_tokens:
+            correction = -charged
+        if limit > 0 and charged:
             self.minute.add(correction, limit, now)
 
 

@@ -118,7 +118,7 @@ class JointMemory:
         account = self._accounts.get(tenant)
         if account is None:
             return 0.0
-        return account.accelerator_bytes + account.used_by_peers(self._today()).accelerator_bytes
+        return account.in_flight.accelerator_bytes + account.used_by_peers(self._today()).accelerator_bytes
 
 
 class Alerts:

@@ -3,24 +3,24 @@
 
 from bisect import insort
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from math import ceil
 from typing import NamedTuple
 
 import numpy as np
 
 from epp.admission.quotas.account import Account
-from epp.admission.quotas.peer_use import ALL_AVAILABLE, DAY_PART
-from epp.admission.quotas.reservation import (
-    Amounts,
-    Need,
-    Reservation,
-    devices,
-    dollars_per_second,
-    memory_share,
-    tflops_share,
+from epp.admission.quotas.reservation import Reservation, devices, dollars_per_second, memory_share, tflops_share
+from epp.admission.quotas.usage import (
+    DAY_PART,
+    DAY_SECONDS,
+    MINUTE_PART,
+    TOTAL_KEYS,
+    Allowance,
+    Calendar,
+    LimitKey,
+    Use,
 )
-from epp.admission.quotas.usage import DAY_SECONDS, Allowance, Calendar, LimitKey
 from epp.framework.accelerators.arrays import tag_numbers
 from epp.framework.arrays import Floats, Mask, any_true, lowest
 from epp.framework.candidates import Candidates
@@ -32,12 +32,10 @@ from epp.framework.request import Request
 _ROUNDING = 1.0 + 1e-9
 """Tolerance for sums of floats that are compared with a limit."""
 _TOO_LARGE = BodyTooLargeError.status
-_TOTALS = frozenset({LimitKey.TOTAL_ACCELERATOR_BYTES, LimitKey.TOTAL_TFLOPS})
 LONGEST_SECONDS = 300
 """Longest `retry-after`, unless the budget of a day is used up."""
 _MOMENT = 1e-6
 """Tolerance of seconds."""
-_KEYS = (LimitKey.TOTAL_REQUESTS, LimitKey.TOTAL_TOKENS, LimitKey.TOTAL_ACCELERATOR_BYTES, LimitKey.TOTAL_TFLOPS)
 
 
 class Bound(NamedTuple):
@@ -109,11 +107,8 @@ def check_hardware(request: Request, bounds: list[Bound], mask: Mask) -> None:
     raise _over(request, worst.key, lowest(worst.needs), worst.limit)
 
 
-def with_usage(account: Account, held: Amounts, bounds: list[Bound]) -> list[Bound]:
-    used = {
-        LimitKey.TOTAL_ACCELERATOR_BYTES: account.accelerator_bytes + held.accelerator_bytes,
-        LimitKey.TOTAL_TFLOPS: account.tflops + held.tflops,
-    }
+def with_usage(account: Account, held: Use, bounds: list[Bound]) -> list[Bound]:
+    used = dict(zip(TOTAL_KEYS, account.in_flight.plus(held), strict=True))
     return [bound._replace(used=used.get(bound.key, 0.0)) for bound in bounds]
 
 
@@ -122,7 +117,7 @@ def least(bounds: list[Bound], used: list[Bound]) -> tuple[float, float]:
 
     `used` are the bounds with usage.
     """
-    totals = [bound for bound in used if bound.key in _TOTALS]
+    totals = [bound for bound in used if bound.key in TOTAL_KEYS]
     if not totals:
         return 0.0, 0.0
     beyond = np.max([(bound.needs + bound.used) / bound.limit for bound in totals], axis=0)
@@ -145,9 +140,12 @@ class _Shortfall(NamedTuple):
     needs_release: bool
 
 
-def blocked(account: Account, need: Need, held: Amounts, now: float, calendar: Calendar) -> Blocked | None:
-    """Return the limit that a request exceeds for the longest time; None if it fits."""
-    found = [] if _fits(account, need.under_way, held) else _in_flight(account, need.under_way, held, now)
+def blocked(account: Account, need: Use, held: Use, now: float, calendar: Calendar) -> Blocked | None:
+    """Return the limit that a request exceeds for the longest time; None if it fits.
+
+    `held` are the amounts in flight that are reserved for others.
+    """
+    found = [_until_released(account, excess, now) for excess in _in_flight(account, need, held)]
     found += over_time(account, need, now, calendar)
     if not found:
         return None
@@ -161,14 +159,15 @@ def blocked(account: Account, need: Need, held: Amounts, now: float, calendar: C
     )
 
 
-def deficit(account: Account, need: Amounts, held: Amounts) -> Amounts:
-    """Return the amounts that must be freed before a request fits; 0 if enough of an amount is free."""
-    missing = [total.beyond if total.is_exceeded else 0.0 for total in _totals(account, need, held)]
-    requests, tokens, accelerator_bytes, tflops = missing
-    return Amounts(round(requests), tokens, accelerator_bytes, tflops)
+def deficit(account: Account, need: Use, held: Use) -> Use:
+    """Return the amounts in flight that must be freed before a request fits; 0 if enough of an amount is free."""
+    missing = {excess.key: excess.beyond for excess in _in_flight(account, need, held)}
+    return Use._make(missing.get(key, 0) for key in TOTAL_KEYS)
 
 
-class _Total(NamedTuple):
+class _Excess(NamedTuple):
+    """A limit on the requests in flight that one more request exceeds."""
+
     key: LimitKey
     used: float
     held: float
@@ -176,59 +175,39 @@ class _Total(NamedTuple):
     limit: float
 
     @property
-    def is_exceeded(self) -> bool:
-        return self.limit > 0 < self.more and self.used + self.held + self.more > self.limit * _ROUNDING
-
-    @property
     def beyond(self) -> float:
         return self.used + self.held + self.more - self.limit
 
 
-def _fits(account: Account, need: Amounts, held: Amounts) -> bool:
-    """Return whether no limit on the requests in flight is exceeded: the fast path of most requests."""
-    limits = account.quota.total
-    return (
-        (limits.requests <= 0 or account.requests + held.requests + need.requests <= limits.requests)
-        and (limits.tokens <= 0 or account.tokens + held.tokens + need.tokens <= limits.tokens)
-        and (
-            limits.accelerator_bytes <= 0
-            or account.accelerator_bytes + held.accelerator_bytes + need.accelerator_bytes <= limits.accelerator_bytes
-        )
-        and (limits.tflops <= 0 or account.tflops + held.tflops + need.tflops <= limits.tflops)
-    )
+def _in_flight(account: Account, need: Use, held: Use) -> list[_Excess]:
+    """Return the limits on the requests in flight that a request exceeds."""
+    parts = zip(TOTAL_KEYS[:MINUTE_PART], account.in_flight, held, need, account.limits, strict=False)
+    return [
+        _Excess(key, used, kept, more, limit)
+        for key, used, kept, more, limit in parts
+        if limit > 0 < more and used + kept + more > limit * _ROUNDING
+    ]
 
 
-def _totals(account: Account, need: Amounts, held: Amounts) -> list[_Total]:
-    """Return the limits on all amounts, in the order of `Amounts`."""
-    limits = account.quota.total
-    used = (account.requests, account.tokens, account.accelerator_bytes, account.tflops)
-    most = (limits.requests, limits.tokens, limits.accelerator_bytes, limits.tflops)
-    return [_Total(*each) for each in zip(_KEYS, used, held, need, most, strict=True)]
+def _until_released(account: Account, excess: _Excess, now: float) -> _Shortfall:
+    key, used, held, more, limit = excess
+    requests = account.in_flight.requests
+    # Otherwise the rest is reserved until the nomination expires.
+    needs_release = used + more > limit * _ROUNDING or not len(account.nominations)
+    rate = account.releases_per_second(now)
+    releases = excess.beyond / (used / requests) if used and requests else 1.0
+    seconds = (releases / rate if rate else 1.0) if needs_release else account.nominations.until(now) - now
+    return _Shortfall(key, used + held + more, limit, seconds, LONGEST_SECONDS, needs_release)
 
 
-def _in_flight(account: Account, need: Amounts, held: Amounts, now: float) -> list[_Shortfall]:
-    found: list[_Shortfall] = []
-    for total in _totals(account, need, held):
-        if not total.is_exceeded:
-            continue
-        key, used, kept, more, limit = total
-        # Otherwise the rest is reserved until the nomination expires.
-        needs_release = used + more > limit * _ROUNDING or not len(account.nominations)
-        rate = account.releases_per_second(now)
-        releases = total.beyond / (used / account.requests) if used and account.requests else 1.0
-        seconds = (releases / rate if rate else 1.0) if needs_release else account.nominations.until(now) - now
-        found.append(_Shortfall(key, used + kept + more, limit, seconds, LONGEST_SECONDS, needs_release))
-    return found
-
-
-def over_time(account: Account, need: Need, now: float, calendar: Calendar) -> list[_Shortfall]:
+def over_time(account: Account, need: Use, now: float, calendar: Calendar) -> list[_Shortfall]:
     """Return the limits over time that a request exceeds."""
-    limits = account.quota.total
     found: list[_Shortfall] = []
     if not account.counts_over_time:
         return found
-    limit: float = limits.tokens_per_minute
-    by_peers, for_peers = ALL_AVAILABLE if account.peer_use is None else account.unavailable(now, calendar.today())
+    today = calendar.today()
+    by_peers, for_peers = account.unavailable(now, today)
+    limit = account.limits.minute_tokens
     if limit > 0:
         seconds = account.minute.seconds_until(need.minute_tokens, limit, now)
         taken = account.minute.taken(limit, now)
@@ -239,17 +218,11 @@ def over_time(account: Account, need: Need, now: float, calendar: Calendar) -> l
             taken + reserved + min(need.minute_tokens, limit) > limit * _ROUNDING
         ):
             found.append(_until_acknowledged(key, requested + reserved, limit))
-    if limits.device_seconds_per_day <= 0 and limits.dollars_per_day <= 0:
-        return found
-    today = calendar.today()
-    days = (
-        (LimitKey.TOTAL_DEVICE_SECONDS, account.device_seconds, need.device_seconds, limits.device_seconds_per_day),
-        (LimitKey.TOTAL_DOLLARS, account.dollars, need.dollars, limits.dollars_per_day),
-    )
-    for (key, day, more, limit), there, reserved in zip(days, by_peers[DAY_PART:], for_peers[DAY_PART:], strict=True):
+    parts = zip(TOTAL_KEYS, account.own(today), by_peers, for_peers, need, account.limits, strict=True)
+    for key, own, there, reserved, more, limit in islice(parts, DAY_PART, None):
         if limit <= 0:
             continue
-        taken = day.taken(today) + day.expected + there
+        taken = own + there
         if taken + min(more, limit) > limit * _ROUNDING or taken >= limit:
             seconds = calendar.seconds_left()
             found.append(_Shortfall(key, taken + more, limit, seconds, DAY_SECONDS, needs_release=False))
@@ -273,7 +246,7 @@ _MOST_STEPS = 1024
 _SLACK = 1e-9
 
 
-def fewest(deficit: Amounts, found: Sequence[Reservation]) -> list[Reservation] | None:
+def fewest(deficit: Use, found: Sequence[Reservation]) -> list[Reservation] | None:
     """Return the smallest set of requests that frees at least the deficit; None if all of them do not.
 
     If several sets have the same size, the one with the earliest requests is returned. Amounts of the deficit of 0 or
@@ -281,7 +254,7 @@ def fewest(deficit: Amounts, found: Sequence[Reservation]) -> list[Reservation] 
     """
     wanted = [position for position, amount in enumerate(deficit) if amount > 0]
     need = tuple(deficit[position] * (1 - _SLACK) for position in wanted)
-    gains = [tuple(each.amounts[position] for position in wanted) for each in found]
+    gains = [tuple(each.charged[position] for position in wanted) for each in found]
     if not wanted:
         return []
     if any(sum(gain[part] for gain in gains) < amount for part, amount in enumerate(need)):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from epp.admission.quotas.reservation import Amounts
+from epp.admission.quotas.usage import DAY_PART, MINUTE_PART, NO_USE, Use
 
 MOST_ENDED = 64
 """Largest number of pickers that ended today whose use of the day is kept, for each tenant."""
@@ -33,32 +33,6 @@ class WhenAlone(StrEnum):
     FULL_LIMIT = "full-limit"
 
 
-class Use(NamedTuple):
-    """Use of each limit on all requests of a tenant."""
-
-    requests: int = 0
-    tokens: float = 0.0
-    accelerator_bytes: float = 0.0
-    tflops: float = 0.0
-    minute_tokens: float = 0.0
-    """All tokens ever charged to the minute."""
-    device_seconds: float = 0.0
-    """Device seconds of the day, including expected ones of requests in flight."""
-    dollars: float = 0.0
-    """Dollars of the day, including expected ones of requests in flight."""
-
-    def least(self, other: "Use") -> "Use":
-        return Use(min(self.requests, other.requests), *map(min, self[1:], other[1:]))
-
-    def brief(self) -> "Use":
-        """Return the same numbers, with integers for whole numbers, which are shorter on the wire."""
-        return Use(self.requests, *(int(each) if each == int(each) else each for each in self[1:]))
-
-
-NO_USE = Use()
-_MINUTE_PART, DAY_PART = 4, 5
-
-
 class Unavailable(NamedTuple):
     """Amounts of each limit that this picker may not use."""
 
@@ -66,12 +40,6 @@ class Unavailable(NamedTuple):
     """Last reported use by other pickers, except tokens of the minute, which are in the bucket."""
     reserved: Use = NO_USE
     """Amounts reserved for the slices of other pickers until they have received this picker's use."""
-
-    @property
-    def in_flight(self) -> Amounts:
-        """Sums of the amounts that count while requests are in flight."""
-        used, reserved = self
-        return Amounts(used.requests, *used[1:_MINUTE_PART]).plus(Amounts(reserved.requests, *reserved[1:_MINUTE_PART]))
 
 
 ALL_AVAILABLE = Unavailable()
@@ -84,6 +52,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     born: int
     """Number of the account; a new account counts tokens of the minute from 0."""
     use: Use
+    """Its tokens of the minute are all that were ever charged; its amounts of the day include what requests in flight
+    are expected to use."""
     minute_content: float
     """Tokens of all pickers that have not drained."""
     date: int
@@ -95,7 +65,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
         days = [number for _, *numbers in self.others for number in numbers]
         if not all(abs(number) <= _MOST_USE for number in (*self.use, self.minute_content, *days)):
             raise ValueError("the use of a quota is not a number")
-        if min((*self.use[:_MINUTE_PART], *self.use[DAY_PART:], self.minute_content, *days)) < 0:
+        if min((*self.use[:MINUTE_PART], *self.use[DAY_PART:], self.minute_content, *days)) < 0:
             raise ValueError("the use of a quota is negative")
         if any(len(name) > _MOST_NAME for name in (self.tenant, *(picker for picker, *_ in self.others))):
             raise ValueError(f"a name has more than {_MOST_NAME} characters")
@@ -145,7 +115,7 @@ class PeerUse:
     @property
     def is_used(self) -> bool:
         """Whether another picker uses the quota, or counts requests of this one."""
-        return any(any(use[:_MINUTE_PART]) for use in (self._sent, *(entry.use for entry in self._peers.values())))
+        return any(any(use[:MINUTE_PART]) for use in (self._sent, *(entry.use for entry in self._peers.values())))
 
     def record_sent(self, use: Use, version: int) -> None:
         self._acknowledged = self._acknowledged.least(use)
@@ -192,15 +162,10 @@ class PeerUse:
         """Return the use at all other pickers; tokens of the minute are in the bucket."""
         self._start(today)
         if self._sum is None:
-            uses, days = [entry.use for entry in self._peers.values()], self._days.values()
-            self._sum = Use(
-                sum(use.requests for use in uses),
-                sum(use.tokens for use in uses),
-                sum(use.accelerator_bytes for use in uses),
-                sum(use.tflops for use in uses),
-                device_seconds=sum(device_seconds for device_seconds, _ in days),
-                dollars=sum(dollars for _, dollars in days),
-            )
+            uses = (entry.use[:MINUTE_PART] for entry in self._peers.values())
+            in_flight = map(sum, zip(NO_USE[:MINUTE_PART], *uses, strict=True))
+            days = map(sum, zip(NO_USE[DAY_PART:], *self._days.values(), strict=True))
+            self._sum = Use._make((*in_flight, 0.0, *days))
         return self._sum
 
     def days(self, today: int) -> tuple[tuple[str, float, float], ...]:
@@ -214,7 +179,7 @@ class PeerUse:
         if policy is WhenAlone.FULL_LIMIT:
             return ALL_AVAILABLE
         if policy is WhenAlone.REFUSE:
-            return Unavailable(reserved=Use(2 * limits.requests, *(2.0 * limit for limit in limits[1:])))
+            return Unavailable(reserved=limits.plus(limits))
         used = self.total(today)
         if pickers == 1:
             return Unavailable(used)
@@ -223,7 +188,7 @@ class PeerUse:
         for part, limit in enumerate(limits):
             unknown = own[part] - self._acknowledged[part]
             if limit > 0 and unknown > limit * _ROUNDING:
-                total = content if part == _MINUTE_PART else own[part] + used[part]
+                total = content if part == MINUTE_PART else own[part] + used[part]
                 reserved[part] = max(0.0, limit - total + unknown) * (1.0 - 1.0 / pickers)
         return Unavailable(used, Use(ceil(reserved[0] - _ROUNDING), *reserved[1:]))
 

@@ -3,7 +3,6 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from copy import copy
 from itertools import islice
 
 from epp.admission.quotas.account import Account
@@ -11,9 +10,6 @@ from epp.admission.quotas.accounts import Accounts, Alerts, JointMemory
 from epp.admission.quotas.limits import blocked
 from epp.admission.quotas.peer_use import Group
 from epp.admission.quotas.reservation import (
-    NOTHING,
-    Amounts,
-    Need,
     Place,
     QuotaObserver,
     Reservation,
@@ -24,7 +20,7 @@ from epp.admission.quotas.reservation import (
     dollars_per_second,
     hardware_of,
 )
-from epp.admission.quotas.usage import Allowance, Calendar, LimitKey
+from epp.admission.quotas.usage import DAY_PART, NO_USE, Allowance, Allowances, Calendar, LimitKey, Use
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.clock import Clock
 from epp.framework.quotas import Blocked, Quota
@@ -40,9 +36,12 @@ _ALERT_WEIGHT = 1e-3
 
 
 class QuotaLedger:
-    def __init__(self, clock: Clock, observer: QuotaObserver) -> None:
+    """Accounts of tenants, and the charges of their requests."""
+
+    def __init__(self, clock: Clock, allowances: Allowances, observer: QuotaObserver) -> None:
         self._clock = clock
         self._observer = observer
+        self.allowances = allowances
         self.calendar = Calendar(clock)
         self.alerts = Alerts(observer)
         self.accounts = Accounts(self._weigh, self.alerts.forget)
@@ -67,61 +66,68 @@ class QuotaLedger:
     def account_of(self, tenant: str, quota: Quota) -> Account | None:
         account = self.accounts.get(tenant)
         if account is not None and account.quota is not quota:
-            account.quota = quota
+            account.set_quota(quota)
         return account
 
     def new_account(self, tenant: str, quota: Quota) -> Account:
         """Return a new account, which is not kept yet."""
         return Account(tenant, quota, peer_use=None if self.group is None else self.group.new_use())
 
-    def held(self, account: Account, request: Request, now: float) -> Amounts:
-        """Return the amounts reserved for the tenant's requests of higher priority, other pickers and other tenants."""
-        nominations, held = account.nominations, NOTHING
+    def held(self, account: Account, request: Request, now: float) -> Use:
+        """Return the amounts that are kept for other requests, which count while requests are in flight.
+
+        These are requests of higher priority of the same tenant, of other pickers and of other tenants. The amounts of
+        the minute and of the day have no meaning.
+        """
+        nominations, held = account.nominations, NO_USE
         if len(nominations):
             nominations.forget_before(now)
             held = nominations.held_against(request)
         if account.peer_use is not None:
-            held = held.plus(account.unavailable(now, self.calendar.today()).in_flight)
+            used, reserved = account.unavailable(now, self.calendar.today())
+            held = held.plus(used).plus(reserved)
         if account.quota.shared:
-            own = account.quota.total.accelerator_bytes
+            own = account.limits.accelerator_bytes
             beyond = (self.joint.of_others(every, account.tenant) + own - most for every, most in account.quota.shared)
             held = held._replace(accelerator_bytes=held.accelerator_bytes + max(0.0, *beyond))
         return held
 
     def assume(
-        self, request: Request, allowance: Allowance | None, snapshot: Snapshot, slots: tuple[int, ...]
+        self, request: Request, snapshot: Snapshot, slot: int, legs: Sequence[int] = ()
     ) -> Reservation | Blocked:
-        """Check and charge a request that is routed to these slots, the target first."""
-        now = self._clock.now()
+        """Charge a request that is routed to a slot, and to the slots of its other legs, if it still fits.
+
+        Must be called for requests of tenants without a quota too, since they share the time of endpoints.
+        """
+        now, slots = self._clock.now(), (slot, *legs)
+        allowance = self.allowances.of(request.fairness_id)
         tags = snapshot.records(ACCELERATOR).values
         if allowance is None:
             places = [self._place(snapshot, slot, Share(tags[slot]), now) for slot in slots]
             self.requests += 1
             return Reservation(self, request, places)
-        quota, sharers = allowance
         account, shares, need, refusal = self._check(request, allowance, [tags[slot] for slot in slots], now)
         if refusal is not None:
             return refusal
         places = [self._place(snapshot, slot, share, now) for slot, share in zip(slots, shares, strict=True)]
         self.requests += 1
         reservation = Reservation(self, request, places)
-        reservation.requests_per_endpoint = sharers
+        reservation.requests_per_endpoint = allowance.requests_per_endpoint
         account.nominations.forget(request)
         account.charge(reservation, need, now)
-        self.joint.add(account.tenant, need.under_way.accelerator_bytes)
+        self.joint.add(account.tenant, need.accelerator_bytes)
         self._note_change(account)
         self.accounts.busy(account)
-        if quota.total.device_seconds_per_day > 0 or quota.total.dollars_per_day > 0:
+        if any(account.limits[DAY_PART:]):
             self._unsettled[reservation] = None
         _note_uncounted(account, reservation)
         self.alerts.check(account, now, self.calendar.today())
         self._observer.charged(reservation)
         return reservation
 
-    def refusal(
-        self, request: Request, allowance: Allowance | None, snapshot: Snapshot, slots: Sequence[int]
-    ) -> Blocked | None:
-        """Return the limit that `assume` would return; None if the request fits."""
+    def refusal(self, request: Request, snapshot: Snapshot, slots: Sequence[int]) -> Blocked | None:
+        """Return the limit that `assume` would return for these slots, the target first; None if the request fits."""
+        allowance = self.allowances.of(request.fairness_id)
         if allowance is None:
             return None
         tags = snapshot.records(ACCELERATOR).values
@@ -148,15 +154,15 @@ class QuotaLedger:
         self.requests -= 1
         self._unsettled.pop(reservation, None)
         self._leave(reservation, list(reservation.places))
-        account = self._account(reservation)
+        account = self._charged_account(reservation)
         if account is None:
             return
         now = self._clock.now()
-        self.joint.add(account.tenant, -reservation.amounts.accelerator_bytes)
+        self.joint.add(account.tenant, -reservation.charged.accelerator_bytes)
         account.give_back(reservation, usage, now, unserved=unserved)
         if account.counts_over_time:
             self.alerts.check(account, now, self.calendar.today())
-        if not account.requests:
+        if not account.in_flight.requests:
             self.accounts.release(account)
         self._observer.released(reservation)
         self.notify_release(reservation.tenant, account.quota)
@@ -169,12 +175,12 @@ class QuotaLedger:
                 self.on_release(each)
 
     def sweep(self) -> None:
-        """Charge the time of some long requests, end alerts, and drop idle accounts."""
+        """Charge the time of some long requests, end alerts, and drop idle accounts; call this every 3 seconds."""
         self.joint.clear()
         now, today = self._clock.now(), self.calendar.today()
         for reservation in list(islice(self._unsettled, _MOST_SWEPT)):
             self._unsettled.move_to_end(reservation)
-            account = self._account(reservation)
+            account = self._charged_account(reservation)
             if account is not None:
                 for place in reservation.places:
                     spent = place.spend(now)
@@ -187,7 +193,7 @@ class QuotaLedger:
 
     def _check(
         self, request: Request, allowance: Allowance, tags: Sequence[AcceleratorTag], now: float
-    ) -> tuple[Account, list[Share], Need, Blocked | None]:
+    ) -> tuple[Account, list[Share], Use, Blocked | None]:
         """Return the need of a request, and the limit that it exceeds."""
         quota, sharers = allowance
         account = self.account_of(request.fairness_id, quota) or self.new_account(request.fairness_id, quota)
@@ -195,7 +201,7 @@ class QuotaLedger:
         need = account.need(request, *hardware_of(shares))
         return account, shares, need, blocked(account, need, self.held(account, request, now), now, self.calendar)
 
-    def _account(self, reservation: Reservation) -> Account | None:
+    def _charged_account(self, reservation: Reservation) -> Account | None:
         return self.accounts.get(reservation.tenant) if reservation.is_limited else None
 
     def _note_change(self, account: Account) -> None:
@@ -215,18 +221,18 @@ class QuotaLedger:
             reservation.places.remove(place)
             spent.add(place.leave(now))
         reservation.spent.add(spent)
-        account = self._account(reservation)
+        account = self._charged_account(reservation)
         if account is not None:
             account.spend(reservation, spent, self.calendar.today())
             self._note_change(account)
 
     def _recharge(self, reservation: Reservation) -> None:
-        account = self._account(reservation)
+        account = self._charged_account(reservation)
         if account is None:
             return
         memory, tflops = hardware_of([place.share for place in reservation.places])
-        self.joint.add(account.tenant, memory - reservation.amounts.accelerator_bytes)
-        account.recharge(reservation, reservation.amounts._replace(accelerator_bytes=memory, tflops=tflops))
+        self.joint.add(account.tenant, memory - reservation.charged.accelerator_bytes)
+        account.recharge(reservation, reservation.charged._replace(accelerator_bytes=memory, tflops=tflops))
         self.notify_release(reservation.tenant, account.quota)
 
     def _weigh(self, account: Account) -> float:
@@ -237,37 +243,14 @@ class QuotaLedger:
         return max(account.weight(now, self.calendar.today()), _ALERT_WEIGHT if account.alerts else 0.0)
 
 
-class TwinLedger(QuotaLedger):
-    """A ledger for dry runs; its accounts are copies of another ledger's, without `ended` requests."""
-
-    def __init__(self, ledger: QuotaLedger, clock: Clock, ended: Sequence[Reservation]) -> None:
-        super().__init__(clock, QuotaObserver())
-        self._ledger = ledger
-        self._ended = ended
-        self.calendar = copy(ledger.calendar)
-        self.joint = ledger.joint
-        self.group = ledger.group
-
-    def account_of(self, tenant: str, quota: Quota) -> Account | None:
-        account = self._ledger.accounts.get(tenant)
-        if account is None:
-            return None
-        twin = account.twin(quota)
-        for each in self._ended:
-            if each.is_limited and not each.is_released and each.tenant == tenant:
-                twin.without(each.amounts)
-        return twin
-
-
 def _note_uncounted(account: Account, reservation: Reservation) -> None:
     """Count a request that cannot be charged to a limit, since the hardware or price of its endpoint is unknown."""
-    single, total = account.quota.single, account.quota.total
-    share = reservation.places[0].share
-    if not share.accelerator_bytes and total.accelerator_bytes > 0:
+    limits, share = account.limits, reservation.places[0].share
+    if not share.accelerator_bytes and limits.accelerator_bytes > 0:
         account.uncounted[LimitKey.TOTAL_ACCELERATOR_BYTES] += 1
-    if not share.tflops and total.tflops > 0:
+    if not share.tflops and limits.tflops > 0:
         account.uncounted[LimitKey.TOTAL_TFLOPS] += 1
-    if total.device_seconds_per_day > 0 and not devices(share.tag):
+    if limits.device_seconds > 0 and not devices(share.tag):
         account.uncounted[LimitKey.TOTAL_DEVICE_SECONDS] += 1
-    if (total.dollars_per_day > 0 or single.dollars > 0) and not dollars_per_second(share.tag):
+    if (limits.dollars > 0 or account.quota.single.dollars > 0) and not dollars_per_second(share.tag):
         account.uncounted[LimitKey.TOTAL_DOLLARS] += 1

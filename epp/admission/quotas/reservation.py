@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
+from epp.admission.quotas.usage import NO_USE, Use
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.refusals import Breach
 from epp.framework.request import Request, Usage
@@ -94,39 +95,6 @@ class SharedTime:
         return seconds
 
 
-class Amounts(NamedTuple):
-    """Amounts that count while requests are in flight."""
-
-    requests: int = 0
-    tokens: float = 0.0
-    """Tokens of prompts and of the longest possible output."""
-    accelerator_bytes: float = 0.0
-    tflops: float = 0.0
-
-    def plus(self, other: "Amounts") -> "Amounts":
-        return Amounts(
-            self.requests + other.requests,
-            self.tokens + other.tokens,
-            self.accelerator_bytes + other.accelerator_bytes,
-            self.tflops + other.tflops,
-        )
-
-
-NOTHING = Amounts()
-
-
-class Need(NamedTuple):
-    """Need of a request: amounts while it is in flight, and expected usage over time."""
-
-    under_way: Amounts
-    minute_tokens: float
-    """Tokens of its prompt and its expected output."""
-    device_seconds: float
-    """Mean of the requests of its tenant."""
-    dollars: float
-    """Mean of the requests of its tenant."""
-
-
 class Place:
     """A request at an endpoint: its share of the endpoint's hardware and time."""
 
@@ -180,14 +148,8 @@ class Reservation:
     tenant: str = field(init=False)
     is_limited: bool = False
     """Whether its tenant has a quota; if not, it only shares the time of endpoints."""
-    amounts: Amounts = NOTHING
-    """Amounts charged while it is in flight."""
-    minute_tokens: float = 0.0
-    """Tokens charged to the minute until the actual usage is known."""
-    expected_device_seconds: float = 0.0
-    """Expected further usage of the day."""
-    expected_dollars: float = 0.0
-    """Expected further price of the day."""
+    charged: Use = NO_USE
+    """Amounts charged while it is in flight: of the minute, expected tokens; of the day, expected further usage."""
     requests_per_endpoint: int = 0
     """Concurrent requests that share an endpoint's memory and TFLOPS; 0 without a quota."""
     spent: Spent = field(default_factory=Spent)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exchange of the use of quotas with the other pickers of the pool."""
 
-from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from math import inf
@@ -9,9 +8,9 @@ from math import inf
 import msgspec
 
 from epp.admission.quotas.account import Account
-from epp.admission.quotas.peer_use import NO_USE, Entry, Group, WhenAlone
+from epp.admission.quotas.peer_use import Entry, Group, WhenAlone
 from epp.admission.quotas.quota_ledger import QuotaLedger
-from epp.admission.quotas.usage import Allowance
+from epp.admission.quotas.usage import NO_USE
 from epp.framework.clock import Clock
 from epp.framework.sharing import Shareable
 from epp.framework.snapshot import Snapshot
@@ -86,16 +85,8 @@ class SharedUse(Shareable):
     is_lasting = True
     is_answered = True
 
-    def __init__(
-        self,
-        ledger: QuotaLedger,
-        allowance_of: Callable[[str], Allowance | None],
-        clock: Clock,
-        picker: str,
-        when_alone: WhenAlone,
-    ) -> None:
+    def __init__(self, ledger: QuotaLedger, clock: Clock, picker: str, when_alone: WhenAlone) -> None:
         self._ledger = ledger
-        self._allowance_of = allowance_of
         self._clock = clock
         self._group = ledger.group = Group(picker, when_alone)
         self._peers: dict[str, _Peer] = {}
@@ -219,13 +210,13 @@ class SharedUse(Shareable):
         accounts, now = self._ledger.accounts, self._clock.now()
         account = accounts.get(entry.tenant)
         if account is None:
-            allowance = self._allowance_of(entry.tenant) if any(entry.use) or entry.others else None
+            allowance = self._ledger.allowances.of(entry.tenant) if any(entry.use) or entry.others else None
             if allowance is None:
                 return
             account = self._ledger.new_account(entry.tenant, allowance.quota)
         if account.peer_use is None:
             return
-        calendar, limit = self._ledger.calendar, account.quota.total.tokens_per_minute
+        calendar, limit = self._ledger.calendar, account.limits.minute_tokens
         added = account.peer_use.record(peer.name, entry, calendar.today(), is_today=entry.date == calendar.date)
         if limit > 0:
             if added is None and is_new:
@@ -235,7 +226,7 @@ class SharedUse(Shareable):
             account.minute.add_by_peers(added, limit, now)
         peer.tenants.add(account.tenant)
         peer.missing.discard(account.tenant)
-        if not account.requests:
+        if not account.in_flight.requests:
             accounts.release(account)
         self._ledger.notify_release(account.tenant, account.quota)
 

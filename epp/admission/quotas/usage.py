@@ -4,6 +4,7 @@
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from math import inf
+from operator import add, sub
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ _MOST_CHECKED = 4_096
 
 
 class LimitKey(StrEnum):
+    """Names of limits, in the order in which reports list them."""
+
     PROMPT_TOKENS = "single.max.promptTokens"
     OUTPUT_TOKENS = "single.max.outputTokens"
     ACCELERATOR_BYTES = "single.max.vram.request"
@@ -37,6 +40,55 @@ class LimitKey(StrEnum):
     TOTAL_TFLOPS = "total.max.tflops.request"
     TOTAL_DEVICE_SECONDS = "total.max.deviceSecondsPerDay"
     TOTAL_DOLLARS = "total.max.dollarsPerDay"
+
+
+class Use(NamedTuple):
+    """Amounts of the limits on all requests of a tenant, in the order of `TotalLimits`: used, needed or allowed ones.
+
+    Pickers of other versions read it as an array, so the order stays.
+    """
+
+    requests: int = 0
+    tokens: float = 0.0
+    """Tokens of prompts and of the longest possible output."""
+    accelerator_bytes: float = 0.0
+    tflops: float = 0.0
+    minute_tokens: float = 0.0
+    """Tokens of prompts and of the expected output."""
+    device_seconds: float = 0.0
+    dollars: float = 0.0
+
+    def plus(self, other: "Use") -> "Use":
+        return Use._make(map(add, self, other))
+
+    def minus(self, other: "Use") -> "Use":
+        """Return the differences; 0 instead of negative ones."""
+        left = Use._make(map(sub, self, other))
+        return left if min(left) >= 0 else Use._make(map(max, NO_USE, left))
+
+    def least(self, other: "Use") -> "Use":
+        """Return the smaller amount of each limit."""
+        return Use._make(map(min, self, other))
+
+    def brief(self) -> "Use":
+        """Return the same numbers, with integers for whole numbers, which are shorter on the wire."""
+        return Use(self.requests, *(int(each) if each == int(each) else each for each in self[1:]))
+
+
+NO_USE = Use()
+MINUTE_PART, DAY_PART = 4, 5
+"""Positions in `Use` of the tokens of the minute, and of the first amount of the day. The amounts before them count
+while requests are in flight."""
+TOTAL_KEYS = (
+    LimitKey.TOTAL_REQUESTS,
+    LimitKey.TOTAL_TOKENS,
+    LimitKey.TOTAL_ACCELERATOR_BYTES,
+    LimitKey.TOTAL_TFLOPS,
+    LimitKey.TOTAL_TOKENS_PER_MINUTE,
+    LimitKey.TOTAL_DEVICE_SECONDS,
+    LimitKey.TOTAL_DOLLARS,
+)
+"""Names of the limits on the amounts of `Use`, in the same order."""
 
 
 class Allowance(NamedTuple):
@@ -184,14 +236,13 @@ class Calendar:
 
 
 class DayUse:
-    """Usage in a day, and the expected further usage of requests in flight."""
+    """Usage in a day."""
 
-    __slots__ = ("_day", "_taken", "expected")
+    __slots__ = ("_day", "_taken")
 
     def __init__(self) -> None:
         self._day = -1
         self._taken = 0.0
-        self.expected = 0.0
 
     def taken(self, today: int) -> float:
         if self._day != today:
@@ -200,9 +251,6 @@ class DayUse:
 
     def add(self, amount: float, today: int) -> None:
         self._taken = self.taken(today) + amount
-
-    def expect(self, amount: float) -> None:
-        self.expected = max(0.0, self.expected + amount)
 
 
 class Means:

@@ -76,7 +76,7 @@ class Director:
         self._shedding: SaturationDetector[Any] = UsualDetector()
         self._evictions = Evictions(clock, observer)
         self.quotas = Quotas(clock, guard=self._guard, observer=observer)
-        self.quotas.on_release(self._quota_released)
+        self.quotas.on_release = self._quota_released
         self.outliers = OutlierDetector(store, clock, outliers, observer=observer)
         self._router = Router(
             runtime,

@@ -19,6 +19,20 @@ def test_a_line_says_what_is_used_and_left_of_a_limit():
     assert (tokens.headroom, tokens.is_set) == (75, False)
 
 
+def test_limits_are_listed_in_the_order_of_the_guide():
+    limits = {"tokens": 9, "tokens_per_minute": 9, "device_seconds_per_day": 9, "dollars_per_day": 9}
+    desk = Desk(requests=9, **limits, accelerator_bytes=9, tflops=9)
+    assert [line.key.removeprefix("total.max.") for line in desk.quotas.report("a")] == [
+        "workers.limit",
+        "tokens",
+        "tokensPerMinute",
+        "vram.request",
+        "tflops.request",
+        "deviceSecondsPerDay",
+        "dollarsPerDay",
+    ]
+
+
 def test_a_report_is_of_so_many_tenants_at_most():
     desk = Desk({name: quota(requests=5) for name in "abcdef"})
     for name in "abcdef":

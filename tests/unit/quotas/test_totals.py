@@ -215,7 +215,7 @@ def test_tenant_is_told_when_something_comes_back():
 def test_a_listener_may_begin_the_next_request_at_once():
     desk = Desk(requests=1)
     begun = []
-    desk.quotas.on_release(lambda _tenant: begun.append(desk.take()))
+    desk.quotas.on_release = lambda _tenant: begun.append(desk.take())
     desk.take().release()
     assert isinstance(begun[0], Reservation)
     assert desk.used("total.max.workers.limit") == 1

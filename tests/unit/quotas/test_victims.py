@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from epp.admission.quotas import Blocked, Reservation
 from epp.admission.quotas.limits import fewest
-from epp.admission.quotas.reservation import Amounts
+from epp.admission.quotas.usage import Use
 from tests.support.quotas import GIB, Desk, quota, tag
 
 
@@ -95,10 +95,10 @@ class Fake:
     """A request that gives back so much."""
 
     def __init__(self, *amounts):
-        self.amounts = Amounts(*amounts)
+        self.charged = Use(*amounts)
 
     def __repr__(self):
-        return str(tuple(self.amounts))
+        return str(tuple(self.charged))
 
 
 GAINS = st.lists(st.tuples(st.just(1), st.integers(0, 9), st.integers(0, 3)), max_size=7)
@@ -106,10 +106,10 @@ GAINS = st.lists(st.tuples(st.just(1), st.integers(0, 9), st.integers(0, 3)), ma
 
 @given(GAINS, st.tuples(st.integers(0, 4), st.integers(0, 30), st.integers(0, 9)))
 def test_tf_11_victims_are_as_few_as_any_that_do_and_the_first_of_these(gains, missing):
-    found, deficit = [Fake(*each) for each in gains], Amounts(*missing)
+    found, deficit = [Fake(*each) for each in gains], Use(*missing)
 
     def do(some):
-        sums = [sum(amounts) for amounts in zip(*(each.amounts for each in some), strict=True)] or [0] * 4
+        sums = [sum(amounts) for amounts in zip(*(each.charged for each in some), strict=True)] or [0] * 7
         return all(given >= wanted for given, wanted in zip(sums, deficit, strict=True))
 
     sets = [some for size in range(len(found) + 1) for some in combinations(found, size) if do(some)]

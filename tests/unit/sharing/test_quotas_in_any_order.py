@@ -72,7 +72,7 @@ class World(RuleBasedStateMachine):
     def check(self):
         under_way = [each for picker in self.pickers for each in picker.under_way]
         assert len(under_way) <= bound(REQUESTS, 1)
-        assert sum(each.amounts.tokens for each in under_way) <= bound(TOKENS, LARGEST)
+        assert sum(each.charged.tokens for each in under_way) <= bound(TOKENS, LARGEST)
         if not self.is_restarted:
             assert self.minute.taken(MINUTE, self.clock.now()) <= bound(MINUTE, LARGEST)
 

@@ -279,7 +279,7 @@ def test_dry_runs_see_the_use_at_other_pickers(clock):
     one, other, third = three(clock, requests=1)
     one.send()
     tell(one, other, third)
-    twin = other.quotas.twin([other.source], guard=other.quotas._allowances._guard)
+    twin = other.quotas.twin([other.source], guard=other.quotas.allowances._guard)
     assert twin.refusal(other.request(), other.pool.snapshot, (0,)) is not None
 
 
