@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of a request against its quota, alone and together with others, and the requests to evict for it."""
 
-from bisect import insort
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, islice
+from itertools import islice
 from math import ceil
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from epp.admission.quotas.usage import (
     DAY_PART,
     DAY_SECONDS,
     MINUTE_PART,
+    NO_USE,
     TOTAL_KEYS,
     Allowance,
     Calendar,
@@ -240,114 +240,33 @@ MOST_ASKED = 4_096
 """Largest number of a tenant's requests that are checked for eviction."""
 MOST_CONSIDERED = 256
 """Largest number of a tenant's requests from which victims are chosen."""
-MOST_EXACT = 8
-"""Largest set of victims that is guaranteed to be the smallest; a larger set only has no superfluous victim."""
-_MOST_STEPS = 1024
 _SLACK = 1e-9
 
 
-def fewest(deficit: Use, found: Sequence[Reservation]) -> list[Reservation] | None:
-    """Return the smallest set of requests that frees at least the deficit; None if all of them do not.
+def enough(deficit: Use, found: Sequence[Reservation]) -> list[Reservation] | None:
+    """Return requests that free at least the deficit together, none of them superfluous; None if all do not suffice.
 
-    If several sets have the same size, the one with the earliest requests is returned. Amounts of the deficit of 0 or
-    less are ignored.
+    If one amount is lacking, there is no smaller set. Of requests that free equal shares of the deficit, the first ones
+    of `found` are chosen. The result is in the order of `found`.
     """
-    wanted = [position for position, amount in enumerate(deficit) if amount > 0]
-    need = tuple(deficit[position] * (1 - _SLACK) for position in wanted)
-    gains = [tuple(each.charged[position] for position in wanted) for each in found]
-    if not wanted:
-        return []
-    if any(sum(gain[part] for gain in gains) < amount for part, amount in enumerate(need)):
-        return None
-    search = _Search(gains, need)
-    for size in range(search.least_size(), min(MOST_EXACT, len(gains)) + 1):
-        chosen = search.of_size(size)
-        if chosen is not None:
-            return [found[position] for position in chosen]
-        if search.is_exhausted:
+    lacking = {part: amount * (1 - _SLACK) for part, amount in enumerate(deficit) if amount > 0}
+
+    def share(each: Reservation) -> float:
+        return sum(min(1.0, each.charged[part] / amount) for part, amount in lacking.items())
+
+    def covers(freed: Use) -> bool:
+        return all(freed[part] >= amount for part, amount in lacking.items())
+
+    freed, chosen = NO_USE, set[Reservation]()
+    for each in sorted(found, key=share, reverse=True):
+        if covers(freed):
             break
-    return [found[position] for position in _enough(gains, need)]
-
-
-class _Search:
-    """Depth-first search for a set of a given size, in order of the requests, bounded by the best remaining ones."""
-
-    def __init__(self, gains: Sequence[tuple[float, ...]], need: tuple[float, ...]) -> None:
-        self._gains = gains
-        self._need = need
-        self._steps = 0
-        self._best: list[list[tuple[float, ...]]] = []
-        """`_best[i][n]` is the most of each amount that n requests from position i on can free."""
-
-    @property
-    def is_exhausted(self) -> bool:
-        return self._steps >= _MOST_STEPS
-
-    def least_size(self) -> int:
-        """Return the smallest number of requests that can free each single amount."""
-        least = 1
-        for part, amount in enumerate(self._need):
-            total = 0.0
-            for count, gain in enumerate(sorted((each[part] for each in self._gains), reverse=True), 1):
-                total += gain
-                if total >= amount:
-                    least = max(least, count)
-                    break
-        return least
-
-    def of_size(self, size: int) -> list[int] | None:
-        """Return the positions of `size` requests that free enough; None if there are none."""
-        self._best = _best_from(self._gains, len(self._need), size)
-        return self._from(0, size, self._need)
-
-    def _from(self, start: int, size: int, need: tuple[float, ...]) -> list[int] | None:
-        if all(amount <= 0 for amount in need):
-            return []
-        if not size:
-            return None
-        for position in range(start, len(self._gains) - size + 1):
-            self._steps += 1
-            if self.is_exhausted or any(
-                most < amount for most, amount in zip(self._best[position][size], need, strict=True)
-            ):
-                return None
-            left = tuple(amount - gain for amount, gain in zip(need, self._gains[position], strict=True))
-            rest = self._from(position + 1, size - 1, left)
-            if rest is not None:
-                return [position, *rest]
+        freed = freed.plus(each.charged)
+        chosen.add(each)
+    if not covers(freed):
         return None
-
-
-def _best_from(gains: Sequence[tuple[float, ...]], parts: int, size: int) -> list[list[tuple[float, ...]]]:
-    largest: list[list[float]] = [[] for _ in range(parts)]
-    found: list[list[tuple[float, ...]]] = []
-    for gain in reversed(gains):
-        for part, amounts in enumerate(largest):
-            insort(amounts, -gain[part])
-            del amounts[size:]
-        sums = [[0.0, *accumulate(amounts)] for amounts in largest]
-        found.append([tuple(-each[min(count, len(each) - 1)] for each in sums) for count in range(size + 1)])
-    found.reverse()
-    return found
-
-
-def _enough(gains: Sequence[tuple[float, ...]], need: tuple[float, ...]) -> list[int]:
-    """Return positions of requests that free enough, none of them superfluous."""
-    left = list(need)
-    chosen: list[int] = []
-    order = sorted(range(len(gains)), key=lambda position: -_worth(gains[position], need))
-    for position in order:
-        if all(amount <= 0 for amount in left):
-            break
-        chosen.append(position)
-        left = [amount - gain for amount, gain in zip(left, gains[position], strict=True)]
-    for position in sorted(chosen, reverse=True):
-        without = [amount + gain for amount, gain in zip(left, gains[position], strict=True)]
-        if all(amount <= 0 for amount in without):
-            chosen.remove(position)
-            left = without
-    return sorted(chosen)
-
-
-def _worth(gain: tuple[float, ...], need: tuple[float, ...]) -> float:
-    return sum(min(1.0, each / amount) for each, amount in zip(gain, need, strict=True))
+    for each in reversed(found):
+        if each in chosen and covers(freed.minus(each.charged)):
+            freed = freed.minus(each.charged)
+            chosen.remove(each)
+    return [each for each in found if each in chosen]

@@ -17,7 +17,7 @@ from epp.admission.quotas.limits import (
     check_hardware,
     check_tokens,
     deficit,
-    fewest,
+    enough,
     hardware_bounds,
     joint_mask,
     least,
@@ -185,10 +185,11 @@ class Quotas(QuotaLedger):
     def victims(
         self, request: Request, may_end: Callable[[Reservation], bool], candidates: Candidates | None = None
     ) -> list[Reservation] | None:
-        """Return the fewest requests of the same tenant and lower priority to evict so that a request fits.
+        """Return requests of the same tenant and lower priority to evict so that a request fits, none superfluous.
 
-        The lowest priorities come first; within a priority, the newest requests. None if evictions cannot help, because
-        time must pass or too few requests may be evicted. Empty if the request fits already.
+        If one limit is exceeded, they are the fewest. Of equal ones, the lowest priorities come first; within a
+        priority, the newest requests. None if evictions cannot help, because time must pass or too few requests may be
+        evicted. Empty if the request fits already.
         """
         account = self._account(request)
         if account is None:
@@ -200,11 +201,9 @@ class Quotas(QuotaLedger):
         need, held = account.need(request, memory, tflops), self.held(account, request, now)
         if over_time(account, need, now, self.calendar):
             return None  # the end of other requests does not help
-        missing = deficit(account, need, held)
-        if not any(missing):
-            return []
         lower = islice(account.lowest_first(request.priority), MOST_ASKED)
-        return fewest(missing, list(islice((each for each in lower if may_end(each)), MOST_CONSIDERED)))
+        may_go = islice((each for each in lower if may_end(each)), MOST_CONSIDERED)
+        return enough(deficit(account, need, held), list(may_go))
 
     def nominate(self, request: Request, victims: Sequence[Reservation], seconds: float = NOMINATION_SECONDS) -> None:
         """Reserve the amounts of victims for a request, against lower priorities of its tenant."""

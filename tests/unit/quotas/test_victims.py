@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.admission.quotas import Blocked, Reservation
-from epp.admission.quotas.limits import fewest
+from epp.admission.quotas.limits import enough
 from epp.admission.quotas.usage import Use
 from tests.support.quotas import GIB, Desk, quota, tag
 
@@ -46,6 +46,14 @@ def test_tf_11_one_large_victim_is_better_than_three_small_ones():
     assert victims(desk, priority=1, prompt=100) == [large]  # the newest of those that do by themselves
     large.release()
     assert victims(desk, priority=1, prompt=700) == [small[3]]
+
+
+def test_tf_11_one_victim_that_frees_two_limits_is_better_than_one_for_each():
+    desk = Desk(tokens=300, accelerator_bytes=100 * GIB, endpoints=[tag(gib=20), tag(gib=60)])
+    both = desk.take(slot=1, prompt=200, output=0, priority=-1)
+    desk.take(slot=0, prompt=10, output=0, priority=-2)
+    desk.take(slot=0, prompt=90, output=0, priority=-2)
+    assert victims(desk, pool=desk.pool, prompt=150) == [both]
 
 
 def test_tf_11_nobody_ends_where_the_request_fits_or_never_will():
@@ -105,15 +113,21 @@ GAINS = st.lists(st.tuples(st.just(1), st.integers(0, 9), st.integers(0, 3)), ma
 
 
 @given(GAINS, st.tuples(st.integers(0, 4), st.integers(0, 30), st.integers(0, 9)))
-def test_tf_11_victims_are_as_few_as_any_that_do_and_the_first_of_these(gains, missing):
+def test_tf_11_victims_are_enough_none_is_superfluous_and_for_one_limit_they_are_the_fewest(gains, missing):
     found, deficit = [Fake(*each) for each in gains], Use(*missing)
 
     def do(some):
         sums = [sum(amounts) for amounts in zip(*(each.charged for each in some), strict=True)] or [0] * 7
         return all(given >= wanted for given, wanted in zip(sums, deficit, strict=True))
 
-    sets = [some for size in range(len(found) + 1) for some in combinations(found, size) if do(some)]
-    assert fewest(deficit, found) == (list(sets[0]) if sets else None)
+    chosen = enough(deficit, found)
+    if chosen is None:
+        assert not do(found)
+        return
+    assert do(chosen)
+    assert not any(do([other for other in chosen if other is not each]) for each in chosen)
+    if sum(amount > 0 for amount in deficit) == 1:
+        assert not any(do(some) for size in range(len(chosen)) for some in combinations(found, size))
 
 
 def preempt(desk, request):
