@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flow control without an event loop: queues requests while endpoints have no room, and dispatches them in order."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 from time import perf_counter
 
 import numpy as np
 
-from epp.admission.flow_control.eviction import Evictions
+from epp.admission.flow_control.eviction import Evictable, Evictions
 from epp.admission.flow_control.queues import Queues
 from epp.admission.flow_control.retry_after import DrainRate, Refusals
 from epp.admission.flow_control.settings import FlowControlSettings, Outcome, QueuedRequest, due_at
@@ -274,10 +274,10 @@ class FlowControl:
         for priority in self.queues.priorities:
             if not self._evictions.may_decide(priority):
                 break  # nor at lower priorities
-            band = self.queues.bands[priority]
+            band, endable = self.queues.bands[priority], self._evictions.endable(priority)
             first = [] if band.first is None else [band.first]
             for queued in (*first, *band.some_set_aside(_RETRIED)):
-                if self._evict_for(queued):
+                if self._evict_for(queued, endable):
                     return
                 tried += 1
             for queued in band.some_throttled(_RETRIED):
@@ -289,14 +289,22 @@ class FlowControl:
         if tried:
             self._evictions.postpone()
 
-    def _evict_for(self, queued: QueuedRequest) -> bool:
+    def _evict_for(self, queued: QueuedRequest, endable: Sequence[Evictable]) -> bool:
         candidates, settings = queued.fitting(), self.settings
         if not len(candidates):
             return False
         fullness = settings.detector.fullness(candidates)
         ceiling = settings.ceiling(queued.priority, candidates)
         retry_after_seconds = self._refusals.retry_after(self.queues.priorities[-1], LATER_SECONDS)
-        return self._evictions.make_room(queued.priority, candidates, fullness, ceiling, retry_after_seconds) > 0
+        issued = self._evictions.make_room(
+            endable,
+            candidates,
+            fullness,
+            ceiling,
+            priority=queued.priority,
+            retry_after_seconds=retry_after_seconds,
+        )
+        return issued > 0
 
     def _check_target(self, request: Request, now: float) -> None:
         """Refuse a request that would miss its target for the first token in the queue."""

@@ -118,7 +118,7 @@ class Router:
     def preempt(self, incoming: IncomingRequest) -> bool:
         """Evict requests of the same tenant and lower priority to fit a request; return whether any are evicted."""
         request, quotas = incoming.request, self.quotas
-        endable = self.evictions.endable(request.priority)
+        endable = {each.request: each for each in self.evictions.endable(request.priority)}
         if not endable:
             return False
         candidates = self.fitting(incoming)
