@@ -10,14 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 from epp.framework.endpoint import PagePlace
-from epp.pool.collectors.sources.response_parser import (
-    BUFFER_BYTES,
-    InvalidResponseError,
-    PageBuffer,
-    Reading,
-    ResponseParser,
-    WholePage,
-)
+from epp.pool.collectors.sources.response_parser import BUFFER_BYTES, InvalidResponseError, Reading, ResponseParser
 
 _MIN_RTT_AT = 148
 _UNKNOWN_RTT = 2**32 - 1
@@ -57,10 +50,10 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = ("_done", "_reader", "_reading", "_transport", "begun", "on_idle_end", "round_trip", "seconds")
 
-    def __init__(self, reading: Reading, limit: int, page_buffer: PageBuffer | None = None) -> None:
-        """Limit the bytes of a page; `page_buffer` collects pages, if given."""
+    def __init__(self, reading: Reading, limit: int) -> None:
+        """Prepare; `limit` is the largest number of bytes of a page."""
         self._reading = reading
-        self._reader: ResponseParser | None = ResponseParser(limit, page_buffer or WholePage(reading))
+        self._reader: ResponseParser | None = ResponseParser(limit, reading)
         self.begun = False
         """Whether a part of the last response was received."""
         self.seconds = 0.0
