@@ -19,14 +19,14 @@ from epp.framework.clock import Clock
 from epp.framework.input_errors import ParameterError, read_struct
 from epp.framework.messages import printable, quoted
 from epp.framework.quotas import Quota
-from epp.framework.snapshot import Snapshot
+from epp.framework.snapshot import FAILED, SERVED, Snapshot
 from epp.routing.director import Director
 from epp.runtime.http_server import read_body, response
 from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
 from epp.telemetry.endpoints import EndpointState
 
 Counts: TypeAlias = Mapping[str, Counter[str]]
-"""Number of requests by endpoint and tenant."""
+"""Number of requests by endpoint, and by tenant or by kind of count."""
 
 _MOST_HELD = 10_000
 """Most requests of a process that are counted by endpoint and tenant."""
@@ -73,6 +73,39 @@ def _added(parts: Iterable[Counts]) -> Counts:
     for endpoint, counts in (pair for part in parts for pair in part.items()):
         found.setdefault(endpoint, Counter()).update(counts)
     return found
+
+
+def endpoint_counts(snapshot: Snapshot, picks: Mapping[str, int]) -> Counts:
+    """Return the picked, served and failed requests of this process for each endpoint of the pool, given its picks."""
+    served, failed = snapshot.column(SERVED).tolist(), snapshot.column(FAILED).tolist()
+    return {
+        endpoint.id: Counter(picks=picks.get(endpoint.id, 0), served=served[slot], failed=failed[slot])
+        for slot in snapshot.slots.tolist()
+        if (endpoint := snapshot.endpoints.values[slot]) is not None
+    }
+
+
+class EndpointCounts:
+    """Sums of endpoint counts over all processes; a process that has ended counts with its last answer."""
+
+    def __init__(self) -> None:
+        self._last: dict[Any, Counts] = {}
+        """The last answer of each process."""
+        self._ended: Counts = {}
+
+    def with_others(self, own: Counts, answers: Mapping[Any, Counts | None]) -> Counts:
+        """Add the counts of other processes to those of this one, for the endpoints that this one knows.
+
+        A process that did not answer (None) counts with its last answer.
+        """
+        ended = [self._last.pop(process) for process in self._last.keys() - answers.keys()]
+        self._ended = _of(own, _added([self._ended, *ended]))
+        self._last.update((process, answer) for process, answer in answers.items() if answer is not None)
+        return _of(own, _added([own, self._ended, *self._last.values()]))
+
+
+def _of(endpoints: Iterable[str], counts: Counts) -> Counts:
+    return {name: counts[name] for name in endpoints if name in counts}
 
 
 _HEADERS: Final = {"Content-Type": "application/json", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -295,8 +328,8 @@ class PickerView:
     """State of the configuration file."""
     states: Callable[[], Sequence[EndpointState]]
     """State of each endpoint according to polls."""
-    picks: Callable[[], Mapping[str, int]]
-    """Number of picks of each endpoint, by `namespace/name`."""
+    counts: Callable[[], Coroutine[Any, Any, Counts]]
+    """Picked, served and failed requests of each endpoint."""
     source_of: Callable[[str], str]
     """Returns the name of the source of an endpoint, given its `namespace/name`; empty with a single source."""
     held: Callable[[], Coroutine[Any, Any, HeldRequests]]

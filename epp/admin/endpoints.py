@@ -12,13 +12,14 @@ import msgspec
 import numpy as np
 from aiohttp import web
 
-from epp.admin.answers import HeldRequests, NotFoundError, PickerView, as_json, read_number, read_text
+from epp.admin.answers import Counts, HeldRequests, NotFoundError, PickerView, as_json, read_number, read_text
 from epp.explain.runs import cost_of, number
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.endpoint import Endpoint
 from epp.framework.messages import quoted
 from epp.framework.snapshot import (
     ACCELERATOR,
+    FAILED,
     IN_FLIGHT,
     IN_FLIGHT_TOKENS,
     INHERITED,
@@ -27,6 +28,7 @@ from epp.framework.snapshot import (
     LORA,
     METRICS_AT,
     MODELS,
+    SERVED,
     TOPOLOGY,
     Snapshot,
 )
@@ -101,7 +103,7 @@ class _Pool(NamedTuple):
     now: float
     states: Mapping[str, EndpointState]
     """Keyed by name."""
-    picks: Mapping[str, int]
+    counts: Counts
     source_of: Callable[[str], str]
 
     def state_of(self, endpoint: Endpoint) -> EndpointState | None:
@@ -109,10 +111,9 @@ class _Pool(NamedTuple):
 
 
 async def _pool(picker: PickerView) -> _Pool:
-    snapshot, now, states, picks = await picker.loop.call(
-        lambda: (picker.snapshot(), picker.clock.now(), picker.states(), picker.picks())
-    )
-    return _Pool(snapshot, now, {each.name: each for each in states}, picks, picker.source_of)
+    counts = await picker.loop.ask(picker.counts)
+    snapshot, now, states = await picker.loop.call(lambda: (picker.snapshot(), picker.clock.now(), picker.states()))
+    return _Pool(snapshot, now, {each.name: each for each in states}, counts, picker.source_of)
 
 
 async def in_turns(slots: Iterable[int], row: Callable[[int], object]) -> list[msgspec.Raw]:
@@ -133,6 +134,9 @@ def _row(pool: _Pool, slot: int) -> Mapping[str, object]:
     topology = snapshot.records(TOPOLOGY).values[slot]
     lora = snapshot.records(LORA).values[slot]
     state = pool.state_of(endpoint)
+    counts = pool.counts.get(endpoint.id, Counter())
+    load = {name: values.item(slot) for name, values in snapshot.columns.items() if name not in _INTERNAL}
+    load |= {SERVED.name: counts["served"], FAILED.name: counts["failed"]}
     return {
         "name": endpoint.name,
         "namespace": endpoint.namespace,
@@ -146,12 +150,8 @@ def _row(pool: _Pool, slot: int) -> Mapping[str, object]:
         "labels": dict(endpoint.labels),
         "available": bool(np.isin(slot, snapshot.available)),
         **({} if state is None else {"why": state.why, "remedy": state.remedy or None}),
-        "load": {
-            _camel(name): number(values.item(slot))
-            for name, values in sorted(snapshot.columns.items())
-            if name not in _INTERNAL
-        },
-        "picks": pool.picks.get(endpoint.id, 0),
+        "load": {_camel(name): number(value) for name, value in sorted(load.items())},
+        "picks": counts["picks"],
         "reportAgeSeconds": number(pool.now - snapshot.column(METRICS_AT).item(slot)),
         "accelerator": accelerator_of(tag),
         "topology": {name: value for name, value in asdict(topology).items() if value},

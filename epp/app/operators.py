@@ -3,13 +3,23 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
 
-from epp.admin.answers import AdminError, HeldRequests, LoopCalls, PickerView, held_requests, read_one
+from epp.admin.answers import (
+    AdminError,
+    Counts,
+    EndpointCounts,
+    HeldRequests,
+    LoopCalls,
+    PickerView,
+    endpoint_counts,
+    held_requests,
+    read_one,
+)
 from epp.admin.configuration import config_routes, plugin_state_route, plugin_states
 from epp.admin.endpoints import allocation_routes, endpoint_routes, idle_node_routes
 from epp.admin.placement import placement_routes
@@ -62,6 +72,7 @@ class Operators:
     budgets: Callable[[], Budgets]
     unready_reason: Callable[[], str]
     """Returns the reason that the picker is not ready, in one sentence; empty if it is ready."""
+    counts: EndpointCounts = field(default_factory=EndpointCounts)
 
     def health(self) -> dict[str, object]:
         """Return the content of `/healthz`; thread-safe."""
@@ -134,7 +145,7 @@ class Operators:
             assembly=lambda: running.assembly,
             config=self.config,
             states=lambda: running.endpoint_states,
-            picks=lambda: self.processes.picks,
+            counts=self._endpoint_counts,
             source_of=running.source_of,
             held=self._held,
             tenants=lambda: running.tenants,
@@ -154,7 +165,14 @@ class Operators:
     async def _held(self) -> HeldRequests:
         """Return the open requests of all processes by endpoint and tenant."""
         own = held_requests(self.running.director)
-        return own.with_others(await self.processes.responses("held", _WORKER_SECONDS))
+        others = await self.processes.responses("held", _WORKER_SECONDS)
+        return own.with_others(tuple(others.values()))
+
+    async def _endpoint_counts(self) -> Counts:
+        """Return the picked, served and failed requests of all processes by endpoint."""
+        others = await self.processes.responses("counts", _WORKER_SECONDS)
+        own = endpoint_counts(self.running.store.snapshot(), self.metrics.scheduling.picks)
+        return self.counts.with_others(own, others)
 
     def debug_route(self) -> web.RouteDef:
         """Return the route of the page with plugin states, for the running event loop."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy.ma  # noqa: F401  the first call of np.median would import it, and delay requests
 import structlog
 
-from epp.admin.answers import held_requests
+from epp.admin.answers import endpoint_counts, held_requests
 from epp.admin.configuration import plugin_states
 from epp.admin.port import AdminPort, ClusterAccess
 from epp.app.kubernetes import IdleNodePods, Kubernetes
@@ -143,7 +143,6 @@ class Picker:
             self.store,
             lambda: self._running.assembly,
             self._clock,
-            picks=lambda: self.metrics.scheduling.picks,
             config=self._config_in_effect,
         )
         self.operators = Operators(
@@ -339,6 +338,7 @@ class Picker:
                 "health": lambda _: self.operators.health(),
                 "quota": lambda change: self.director.quotas.adjust(*change),
                 "held": lambda _: held_requests(self.director),
+                "counts": lambda _: endpoint_counts(self.store.snapshot(), self.metrics.scheduling.picks),
                 "plugins": lambda _: plugin_states(self.plugins, lambda: self.store.latest),
             }
         keep = {} if self.recorder is None else {"decision": self.recorder.keep}

@@ -3,7 +3,7 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from secrets import randbits, token_hex
 from typing import Any
@@ -31,7 +31,6 @@ from epp.sharing.health import WorkersHealth, ask
 from epp.sharing.link import ConfigInEffect, Link
 from epp.sharing.local import Publisher, Reader, Relay
 from epp.sharing.metrics import MergedMetrics, show_processes
-from epp.sharing.mirror import EndpointCounter, EndpointCounts
 from epp.sharing.processes import Workers
 from epp.sharing.rings import Rings, shared_memory
 from epp.sharing.stream import SharedStream
@@ -57,10 +56,9 @@ class Processes:
         assembly: Callable[[], Assembly],
         clock: Clock,
         *,
-        picks: Callable[[], Mapping[str, int]],
         config: Callable[[], ConfigInEffect | None],
     ) -> None:
-        """Prepare; `picks` returns the picks of this process by endpoint id, `config` the configuration for workers.
+        """Prepare; `config` returns the configuration for workers.
 
         Raises ConfigurationError for unusable settings of shared state.
         """
@@ -74,10 +72,7 @@ class Processes:
         """Accepts connections in the main process, for its workers."""
         self._health = WorkersHealth(lambda: self.counts)
         self._metrics: MergedMetrics | None = None
-        self._own_picks = picks
         self._config = config
-        self._counter: EndpointCounter | None = None
-        self._counts: EndpointCounts | None = None
         self._settings = settings
         self._quotas = director.quotas
         self._store = store
@@ -107,7 +102,6 @@ class Processes:
             rings = self.link.rings
             self._publisher = Publisher(self._exchange, lambda batch: rings.write(batch, clock.now()))
             self._reader = Reader(rings, lambda timed: self._exchange.apply(timed.data, clock.now() - timed.at), clock)
-            self._counter = EndpointCounter(store, picks, partial(self.link.send, "counted"))
         elif has_workers:
             self._memory = shared_memory(settings.workers + 1)
             rings = Rings(self._memory, 0)
@@ -115,7 +109,6 @@ class Processes:
             self._publisher = Publisher(self._exchange, self._relay.from_main)
             self._reader = Reader(rings, self._relay.from_member, clock)
             self.acceptor = Connections(self._release, clock.now)
-            self._counts = EndpointCounts(store)
         wakes = self._publisher or self.stream
         if wakes is not None:
             store.ledger.on_open = wakes.wakes.set
@@ -137,11 +130,6 @@ class Processes:
         self._metrics = MergedMetrics(own)
         return self._metrics
 
-    @property
-    def picks(self) -> Mapping[str, int]:
-        """Number of picks of all processes by endpoint id; for use in the event loop."""
-        return self._own_picks() if self._counts is None else self._counts.picks
-
     def apply_batches(self) -> None:
         """Apply new batches of other processes, in a worker; called before each request."""
         if self.link is not None and self._reader is not None:
@@ -152,14 +140,13 @@ class Processes:
         if self._relay is not None:
             await self._relay.complete()
 
-    async def responses(self, kind: str, most_seconds: float) -> Sequence[Any]:
+    async def responses(self, kind: str, most_seconds: float) -> Mapping[Channel, Any]:
         """Return the responses of workers to a call, None for each late response."""
-        return tuple((await ask(self._channels(), kind, most_seconds)).values())
+        return await ask(self._channels(), kind, most_seconds)
 
     async def open(self, server: ExtProcServer, handlers: Mapping[str, Handler], is_ready: Callable[[], bool]) -> None:
         """Start workers, or connect to the main process; `handlers` process the messages of the other side."""
-        if self._relay is not None and self.acceptor and self._counts is not None and self._memory is not None:
-            shared = {"counted": self._counts.add, **handlers}
+        if self._relay is not None and self.acceptor and self._memory is not None:
             report = self.acceptor.report
 
             def greeting() -> Iterator[tuple[str, object]]:
@@ -173,7 +160,7 @@ class Processes:
                 self._relay,
                 self.acceptor,
                 self._memory,
-                handlers=lambda worker: {"connections": partial(report, worker.number), **shared},
+                handlers=lambda worker: {"connections": partial(report, worker.number), **handlers},
                 greeting=greeting,
                 config=self._config,
             )
@@ -201,8 +188,6 @@ class Processes:
             yield "main process", self.link.run
         if self._receiver is not None:
             yield "connections", self._receiver.run
-        if self._counter is not None:
-            yield "counts of endpoints", self._counter.run
         if self.workers is not None:
             yield "reloads of workers", partial(_forward_reloads, self.workers)
             yield "health of workers", partial(_refresh_health, self._health, self.workers)

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pool in a worker: differences between two snapshots, their transfer, and counts of requests by endpoint."""
+"""The pool in a worker: differences between two snapshots, and their transfer."""
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import structlog
 
-from epp.framework.arrays import Floats, Mask, Positions
+from epp.framework.arrays import Mask, Positions
 from epp.framework.endpoint import Endpoint
-from epp.framework.snapshot import FAILED, REQUEST_COLUMNS, SERVED, Attribute, Column, Snapshot
-from epp.routing.datastore import Change, Datastore
+from epp.framework.snapshot import REQUEST_COLUMNS, Attribute, Column, Snapshot
+from epp.routing.datastore import Datastore
 from epp.sharing.channel import Channel, packed
 
 _MOST_ENDPOINTS = 32
@@ -21,8 +20,6 @@ Numbers: TypeAlias = tuple[str, bytes, bytes]
 """Name of a column, slots, and a value for each slot, as bytes of arrays: they pickle in a tenth of the time."""
 _COPY_SECONDS = 0.02
 """Time between two copies of changes of the pool."""
-_COUNT_SECONDS = 1.0
-"""Time between two messages with counts."""
 _log = structlog.get_logger()
 
 
@@ -225,76 +222,3 @@ class PoolCopies:
                 self._source = PoolSource(self._store)
             self._is_copying = False
             await asyncio.sleep(_COPY_SECONDS)
-
-
-class Counted(NamedTuple):
-    """Counts of a worker since its last message."""
-
-    picks: Mapping[str, int]
-    """Number of picks by endpoint id."""
-    ended: Sequence[str]
-    """Ids of endpoints with ended requests."""
-    numbers: Floats
-    """Served and failed requests in two rows, with a column for each of these endpoints."""
-
-
-class EndpointCounter:
-    def __init__(
-        self, store: Datastore, picks: Callable[[], Mapping[str, int]], send: Callable[[Counted], object]
-    ) -> None:
-        """Prepare; `picks` returns the number of picks of each endpoint, by id."""
-        self._store = store
-        self._picks = picks
-        self._send = send
-        self._sent_picks: Mapping[str, int] = {}
-        self._sent = np.zeros((2, 0))
-        """Served and failed requests by slot."""
-        store.subscribe(self._pool_changed)
-
-    async def run(self) -> None:
-        while True:
-            await asyncio.sleep(_COUNT_SECONDS)
-            self.report()
-
-    def report(self) -> None:
-        """Send the counts since the last message, if there are any."""
-        snapshot = self._store.snapshot()
-        now = np.stack((snapshot.column(SERVED), snapshot.column(FAILED)))
-        self._sent = np.pad(self._sent, ((0, 0), (0, now.shape[1] - self._sent.shape[1])))
-        fresh, self._sent = now - self._sent, now
-        slots = np.flatnonzero(fresh.any(axis=0))
-        ended = [(slot, each.id) for slot in slots.tolist() if (each := snapshot.endpoints.values[slot]) is not None]
-        before, picks = self._sent_picks, self._picks()
-        self._sent_picks = picks
-        # the count of an endpoint that left and came back is lower than before
-        more = {
-            name: count if count < before.get(name, 0) else count - before.get(name, 0)
-            for name, count in picks.items()
-            if count != before.get(name, 0)
-        }
-        if more or ended:
-            self._send(Counted(more, [name for _, name in ended], fresh[:, [slot for slot, _ in ended]]))
-
-    def _pool_changed(self, change: Change) -> None:
-        self._sent[:, [slot for slot, _ in change.removed if slot < self._sent.shape[1]]] = 0
-
-
-class EndpointCounts:
-    """Sums over all workers, in the main process: ended requests, in its datastore, and picks."""
-
-    def __init__(self, store: Datastore) -> None:
-        self._store = store
-        self.picks: Counter[str] = Counter()
-        """Number of picks of each endpoint of the pool, by id."""
-        store.subscribe(self._pool_changed)
-
-    def add(self, counted: Counted) -> None:
-        """Add the counts of a worker; endpoints that have left are ignored."""
-        self._store.count_ended(counted.ended, counted.numbers)
-        for name, count in counted.picks.items():
-            if self._store.slot_named(name) is not None:
-                self.picks[name] += count
-
-    def _pool_changed(self, change: Change) -> None:
-        for _, endpoint in change.removed:
-            self.picks.pop(endpoint.id, None)

@@ -148,11 +148,6 @@ class ColumnTable:
         self._cells[name][slot] += amount
         self.dirty.add(name)
 
-    def add_many(self, column: Column, slots: Positions, amounts: Floats) -> None:
-        """Add to the values at these slots, which must be distinct."""
-        self._working[column.name][slots] += amounts
-        self.dirty.add(column.name)
-
     def take(self, source: Column, slots: Sequence[int], *others: Column) -> None:
         """Subtract the values of one column at these slots from it and from the other columns."""
         positions = np.array(slots, dtype=np.intp)

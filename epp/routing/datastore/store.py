@@ -20,7 +20,6 @@ from epp.framework.snapshot import (
     AVOIDED,
     CORE_ATTRIBUTES,
     CORE_COLUMNS,
-    FAILED,
     IN_FLIGHT,
     IN_FLIGHT_TOKENS,
     LAST_PICKED,
@@ -30,7 +29,6 @@ from epp.framework.snapshot import (
     PEER_TOKENS,
     REACHABLE,
     REFUSES,
-    SERVED,
     Attribute,
     Column,
     Snapshot,
@@ -208,16 +206,6 @@ class Datastore:
                 released = released or change < 0
         if released:
             self._notify_release()
-
-    def count_ended(self, identities: Sequence[str], numbers: Floats) -> None:
-        """Count requests that another process served at the endpoints with these ids; unknown ids are ignored.
-
-        `numbers` has served and failed requests in two rows, with a column for each id; ids are not repeated.
-        """
-        slots = np.array([self._places.slots.get(identity, -1) for identity in identities], dtype=np.intp)
-        is_known = slots >= 0
-        for column, values in zip((SERVED, FAILED), numbers, strict=True):
-            self._table.add_many(column, slots[is_known], values[is_known])
 
     def tag(self, endpoint: Endpoint, report: Report) -> None:
         """Write a tagger's report on the endpoint, except METRICS_AT; ignored if the endpoint has left.

@@ -8,7 +8,14 @@ from contextlib import ExitStack
 import msgspec
 import pytest
 
-from epp.admin.answers import HeldRequests, PickerView, held_requests
+from epp.admin.answers import (
+    Counts,
+    EndpointCounts,
+    HeldRequests,
+    PickerView,
+    endpoint_counts,
+    held_requests,
+)
 from epp.admin.simulate import EndpointChange, made_up
 from epp.app.operators import admin_routes, on_trial
 from epp.config import Builder, ConfigState, assemble, load_text
@@ -61,15 +68,22 @@ class House:
         self.director.use_policies(PoolPolicies({"batch": -1}))
         self.elsewhere: list[HeldRequests | None] = []
         """What other processes hold."""
+        self.counted_elsewhere: list[Counts] = []
+        """Counts of other processes."""
         self.loop = stack.enter_context(loop_calls())
         self.built = 0
         picker = PickerView(
             loop=self.loop, pool="mine", director=self.director, snapshot=self.store.snapshot, clock=self.clock,
-            assembly=lambda: self.assembly, config=lambda: ConfigState(generation=7), states=tuple, picks=dict,
+            assembly=lambda: self.assembly, config=lambda: ConfigState(generation=7), states=tuple,
+            counts=self.counts,
             source_of=lambda identity: "remote" if identity == "default/e1" else "", held=self.held, tenants=tuple,
             share_quota=lambda _tenant, _quota: None, build=self.build, complete=self.complete,
         )  # fmt: skip
         self.port = stack.enter_context(opened(admin_routes(picker, None)))
+
+    async def counts(self) -> Counts:
+        own = endpoint_counts(self.store.snapshot(), {})
+        return EndpointCounts().with_others(own, dict(enumerate(self.counted_elsewhere)))
 
     async def held(self) -> HeldRequests:
         return held_requests(self.director).with_others(self.elsewhere)
@@ -267,6 +281,20 @@ def test_endpoints_are_shown_with_load_and_hardware(house):
         assert house.shown(f"/api/endpoints/{name}")["id"] == "default/e1"
     assert house.shown("/api/endpoints/nobody", 404)["error"]["type"] == "NotFound"
     assert house.shown("/api/endpoints?limit=0", 400)["error"]["message"].startswith("limit is '0'")
+
+
+def test_endpoints_are_shown_with_the_picks_and_ended_requests_of_all_processes(house):
+    house.counted_elsewhere = [
+        {"default/e1": Counter(picks=3, served=2.0, failed=1.0)},
+        {"default/e1": Counter(picks=1, served=1.0), "default/gone": Counter(picks=9)},
+    ]
+    try:
+        shown = {each["name"]: each for each in house.shown("/api/endpoints")["endpoints"]}
+    finally:
+        house.counted_elsewhere = []
+    one = shown["e1"]
+    assert (one["picks"], one["load"]["served"], one["load"]["failed"]) == (4, 3, 1)
+    assert (shown["e2"]["picks"], shown["e2"]["load"]["failed"]) == (0, 0)
 
 
 def test_tf_22_simulation_takes_named_requests_as_ended(house):
