@@ -20,7 +20,7 @@ from rich.text import Text
 
 from epp.app import PickerSettings
 from epp.cli.commands import Demo
-from epp.cli.gateway import read_listen
+from epp.cli.gateway import flags_in_errors, read_listen
 from epp.cli.running import run
 from epp.config import LoadedConfig, load_file, load_text
 from epp.extproc.settings import ServerSettings
@@ -116,7 +116,8 @@ def demo(flags: Demo) -> None:
                 stall_seconds=0,  # this process runs a demo as well
             )
             settings = GatewaySettings(listen_host=address.host, listen_port=address.port)
-            gateway = await stack.enter_async_context(local_gateway(picker, settings))
+            with flags_in_errors():
+                gateway = await stack.enter_async_context(local_gateway(picker, settings))
             for text in scene.intro:
                 typer.echo(text.format(url=gateway.url))
             typer.echo("In another terminal:\n")

@@ -25,16 +25,15 @@ from epp.lab.gateway.settings import (
     GatewayError,
     GatewaySettings,
     SettingsError,
-    parse_tcp_address,
 )
-from epp.runtime.addresses import HostPort, is_ip
+from epp.runtime.addresses import HostPort, is_ip, parse_host_port
 
 _log = structlog.get_logger()
 
 
 def gateway(flags: Gateway) -> None:
     if flags.print_envoy_config:
-        with exit_on(ConfigurationError, GatewayError), _flags_in_errors():
+        with exit_on(ConfigurationError, GatewayError), flags_in_errors():
             secure = [target.host for target in read_targets(flags.endpoints) if target.tls]
             settings = _settings(flags)
             typer.echo(bootstrap_yaml(with_tls(settings, filter(is_ip, secure)) if secure else settings), nl=False)
@@ -47,7 +46,7 @@ def gateway(flags: Gateway) -> None:
         if picker.link is not None:
             await work_for(Picker(picker), picker.link)
             return
-        with _flags_in_errors():
+        with flags_in_errors():
             async with local_gateway(picker, _settings(flags)) as running:
                 page = running.picker.addresses.get("metrics")
                 metrics = "" if page is None else f", metrics on {page}"
@@ -91,12 +90,21 @@ def _settings(flags: Gateway) -> GatewaySettings:
 def read_listen(text: str) -> HostPort:
     """Return the address of --listen, `host:port`, `:port` or a port; raises ConfigurationError."""
     port = text.removeprefix(":")
-    with _flags_in_errors():
-        return parse_tcp_address(f"127.0.0.1:{port}" if port.isdecimal() else text, setting="listen")
+    try:
+        address = parse_host_port(f"127.0.0.1:{port}" if port.isdecimal() else text, min_port=0)
+    except ValueError as error:
+        raise ConfigurationError(f"--listen: {error}") from error
+    if address.host == "localhost":
+        return HostPort("127.0.0.1", address.port)
+    if not is_ip(address.host):
+        raise ConfigurationError(
+            f"--listen: {text!r} is not an IP address and port; Envoy does not resolve host names here"
+        )
+    return address
 
 
 @contextmanager
-def _flags_in_errors() -> Iterator[None]:
+def flags_in_errors() -> Iterator[None]:
     """Name the flag instead of the setting in errors."""
     try:
         yield

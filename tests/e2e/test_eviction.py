@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from epp.framework.snapshot import IN_FLIGHT, SERVED
-from epp.lab.gateway.settings import BodyMode, GatewaySettings
+from epp.lab.gateway.settings import GatewaySettings
 from tests.e2e.test_policies import OBJECTIVE, objective, written
 from tests.support.config_files import picker_config
 from tests.support.waiting import read_until, until
@@ -36,7 +36,7 @@ LONG = 150_000
 async def servers(
     simulated: Callable,
     tmp_path: Path,
-    mode: BodyMode = BodyMode.FULL_DUPLEX_STREAMED,
+    mode: str = "FULL_DUPLEX_STREAMED",
     *,
     after_first_token: bool = False,
     plain_errors: bool = False,
@@ -49,7 +49,7 @@ async def servers(
         endpoints=pool_of(sims),
         sims=sims,
         config=CONFIG.replace("AFTER", str(after_first_token).lower()),
-        gateway=GatewaySettings(listen_port=0, request_body_mode=mode),
+        gateway=GatewaySettings(listen_port=0, modes={"request_body_mode": mode}),
         objects=objects,
         experimental=True,
         plain_errors=plain_errors,
@@ -99,7 +99,7 @@ async def ended(world: World, *asking: asyncio.Task) -> None:
     await asyncio.wait(asking, timeout=20)
 
 
-@pytest.mark.parametrize("mode", [BodyMode.FULL_DUPLEX_STREAMED, BodyMode.BUFFERED, BodyMode.STREAMED])
+@pytest.mark.parametrize("mode", ["FULL_DUPLEX_STREAMED", "BUFFERED", "STREAMED"])
 async def test_tf_11_one_request_of_low_priority_is_ended_before_its_first_token_for_one_of_high_priority(
     simulated, tmp_path, mode
 ):
@@ -151,7 +151,7 @@ async def test_tf_11_stream_that_has_begun_is_cut_where_the_configuration_says_s
             await opened[-1].read()  # the one that left last
 
 
-@pytest.mark.parametrize("mode", [BodyMode.FULL_DUPLEX_STREAMED, BodyMode.BUFFERED])
+@pytest.mark.parametrize("mode", ["FULL_DUPLEX_STREAMED", "BUFFERED"])
 async def test_evicted_client_has_the_sentence_of_llm_d_router_where_errors_are_plain(simulated, tmp_path, mode):
     async with servers(simulated, tmp_path, mode, plain_errors=True) as world:
         asking = await full_of(world, "low", "low", "lower", "low")

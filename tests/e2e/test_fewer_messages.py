@@ -4,16 +4,16 @@
 import pytest
 
 from epp.extproc.settings import ResponseUsage
-from epp.lab.gateway.settings import Bodies, BodyMode, ClusterType, FailureMode, GatewaySettings
+from epp.lab.gateway.settings import Bodies, ClusterType, FailureMode, GatewaySettings, body_modes
 from tests.support.echo import CONFIG
 from tests.support.stepwise import LAST, PIECE, RATES, Setup, stepwise
 from tests.support.waiting import until
 
 PIECES = 20
 BUFFERED = GatewaySettings(body_mode=Bodies.BUFFERED)
-SHOWN = GatewaySettings(body_mode=Bodies.BUFFERED, response_body_mode=BodyMode.STREAMED)
+SHOWN = GatewaySettings(body_mode=Bodies.BUFFERED, modes={"response_body_mode": "STREAMED"})
 """One that shows the bodies of responses and lets the picker decline."""
-FIRM = GatewaySettings(request_body_mode=BodyMode.BUFFERED, response_body_mode=BodyMode.STREAMED)
+FIRM = GatewaySettings(modes=body_modes("BUFFERED", "STREAMED"))
 """One that lets the picker choose no mode."""
 AUTO, ALWAYS, NEVER = ResponseUsage
 FEWEST = 3

@@ -12,7 +12,7 @@ from epp.app import Picker
 from epp.config import load_text
 from epp.framework.refusals import SaturatedError
 from epp.framework.snapshot import IN_FLIGHT, SERVED
-from epp.lab.gateway.settings import BodyMode, GatewaySettings
+from epp.lab.gateway.settings import GatewaySettings
 from tests.support.admitter import CONFIG, Gate
 from tests.support.in_process import running_picker
 from tests.support.serving import APART, answer, ask, exchange
@@ -73,7 +73,7 @@ async def test_stop_ends_holds(picker, channel, gate):
     assert books(picker) == (0, 0)
 
 
-@pytest.fixture(params=[BodyMode.FULL_DUPLEX_STREAMED, BodyMode.BUFFERED, BodyMode.STREAMED])
+@pytest.fixture(params=["FULL_DUPLEX_STREAMED", "BUFFERED", "STREAMED"])
 async def held_world(sim, request) -> AsyncIterator[World]:
     """A server behind a gateway that hands request bodies over in the mode, and a picker that holds each request."""
     sims = {"a": sim}
@@ -81,7 +81,7 @@ async def held_world(sim, request) -> AsyncIterator[World]:
         endpoints=pool_of(sims),
         sims=sims,
         config=CONFIG,
-        gateway=GatewaySettings(listen_port=0, request_body_mode=request.param),
+        gateway=GatewaySettings(listen_port=0, modes={"request_body_mode": request.param}),
         plugin_modules=("tests.support.admitter",),
     ) as world:
         yield world

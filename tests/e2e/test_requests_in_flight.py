@@ -11,7 +11,7 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from epp.extproc.settings import ResponseUsage
-from epp.lab.gateway.settings import Bodies, BodyMode, GatewaySettings, HeaderMode
+from epp.lab.gateway.settings import Bodies, GatewaySettings, body_modes
 from epp.routing.director import Cause
 from epp.routing.settings import OutlierSettings
 from tests.support import config_files
@@ -21,13 +21,14 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-STREAMED = GatewaySettings(request_body_mode=BodyMode.BUFFERED, response_body_mode=BodyMode.STREAMED)
+BUFFERED = GatewaySettings(body_mode=Bodies.BUFFERED)
+STREAMED = GatewaySettings(modes=body_modes("BUFFERED", "STREAMED"))
 MODES = {
     "full duplex": (GatewaySettings(), ResponseUsage.AUTO),
-    "buffered": (GatewaySettings(body_mode=Bodies.BUFFERED), ResponseUsage.AUTO),
-    "buffered, responses asked for": (GatewaySettings(body_mode=Bodies.BUFFERED), ResponseUsage.ALWAYS),
+    "buffered": (BUFFERED, ResponseUsage.AUTO),
+    "buffered, responses asked for": (BUFFERED, ResponseUsage.ALWAYS),
     "buffered, responses declined": (
-        GatewaySettings(body_mode=Bodies.BUFFERED, response_body_mode=BodyMode.STREAMED),
+        replace(BUFFERED, modes={"response_body_mode": "STREAMED"}),
         ResponseUsage.NEVER,
     ),
     "streamed responses": (STREAMED, ResponseUsage.AUTO),
@@ -53,10 +54,13 @@ async def setup(_of_mode: Setup) -> Setup:
 
 EXPIRES = {
     "full duplex": (GatewaySettings(), True),
-    "buffered": (GatewaySettings(body_mode=Bodies.BUFFERED), True),
-    "no response headers, pieces": (replace(STREAMED, response_header_mode=HeaderMode.SKIP), False),
+    "buffered": (BUFFERED, True),
+    "no response headers, pieces": (
+        GatewaySettings(modes=body_modes("BUFFERED", "STREAMED") | {"response_header_mode": "SKIP"}),
+        False,
+    ),
     "nothing of responses": (
-        replace(STREAMED, response_body_mode=BodyMode.NONE, response_header_mode=HeaderMode.SKIP),
+        GatewaySettings(modes=body_modes("BUFFERED", "NONE") | {"response_header_mode": "SKIP"}),
         False,
     ),
 }

@@ -10,10 +10,9 @@ import h2.events
 import pytest
 
 from epp.lab.gateway.local import LocalGateway
-from epp.lab.gateway.settings import BodyMode
 from tests.support.echo import chat, digest, echo, gateway_in_front_of, noise
 
-MODES = [BodyMode.FULL_DUPLEX_STREAMED, BodyMode.BUFFERED, BodyMode.STREAMED]
+MODES = ["FULL_DUPLEX_STREAMED", "BUFFERED", "STREAMED"]
 
 
 async def post(gateway: LocalGateway, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
@@ -56,19 +55,19 @@ async def post_with_trailers(
 async def test_request_with_trailers_arrives_and_is_answered(mode):
     body = chat(40_000)
     headers = {"answer-bytes": "100", "answer-as": "stream", "content-type": "application/json"}
-    async with echo() as server, gateway_in_front_of(server, request_body_mode=mode) as gateway:
+    async with echo() as server, gateway_in_front_of(server, modes={"request_body_mode": mode}) as gateway:
         status, received = await post(gateway, "/v1/chat/completions", body, headers)
         assert status == 200
         assert len(received) == 100
         assert server.arrived == [("/v1/chat/completions", digest(body))]
 
 
-@pytest.mark.parametrize("mode", [BodyMode.FULL_DUPLEX_STREAMED, BodyMode.BUFFERED])
+@pytest.mark.parametrize("mode", ["FULL_DUPLEX_STREAMED", "BUFFERED"])
 async def test_rewritten_body_before_trailers_is_chunked(mode):
     """HTTP/1.1 has no trailers beside a content-length, and the client's is that of another body."""
     body = chat(40_000)
     headers = {"answer-bytes": "1", "answer-as": "whole", "x-llm-d-model-name-rewrite": "a-longer-name"}
-    async with echo() as server, gateway_in_front_of(server, request_body_mode=mode) as gateway:
+    async with echo() as server, gateway_in_front_of(server, modes={"request_body_mode": mode}) as gateway:
         claims = {"content-length": str(len(body)), **headers}
         status, _ = await post(gateway, "/v1/chat/completions", body, claims)
         assert status == 200

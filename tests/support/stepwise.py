@@ -17,7 +17,7 @@ from epp.config import load_file, load_text
 from epp.extproc.settings import BudgetSettings, ResponseSettings, ResponseUsage, ServerSettings
 from epp.framework.snapshot import FAILED, IN_FLIGHT, IN_FLIGHT_TOKENS, SERVED
 from epp.lab.gateway.local import LocalGateway, local_gateway
-from epp.lab.gateway.settings import BodyMode, GatewaySettings
+from epp.lab.gateway.settings import GatewaySettings
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
 from epp.runtime.supervisor import first_of
@@ -195,6 +195,7 @@ async def stepwise(
         )
         envoy = msgspec.structs.replace(settings, listen_port=0, admin_address=f"unix:{admin}")
         async with local_gateway(picker_settings, envoy) as gateway, aiohttp.ClientSession() as http:
-            shown = settings.body_modes.response is BodyMode.STREAMED and usage is ResponseUsage.NEVER
-            hidden = settings.body_modes.response is BodyMode.NONE and usage is not ResponseUsage.ALWAYS
+            mode = settings.processing_mode["response_body_mode"]
+            shown = mode == "STREAMED" and usage is ResponseUsage.NEVER
+            hidden = mode == "NONE" and usage is not ResponseUsage.ALWAYS
             yield Setup(server, gateway, endings, http, admin, shows_headers_alone=shown or hidden)

@@ -25,18 +25,14 @@ from epp.lab.gateway.settings import (
     HTTPS,
     LISTENER,
     MODEL_SERVERS,
-    MOST_SECONDS,
     Bodies,
-    BodyMode,
     ClusterType,
     FailureMode,
     GatewaySettings,
     PackageMissingError,
-    PipeAddress,
     SettingsError,
-    parse_address,
 )
-from epp.runtime.addresses import HostPort
+from epp.runtime.addresses import parse_host_port
 
 Fields = dict[str, Any]
 """An Envoy message in protobuf's JSON mapping, with field names in snake case."""
@@ -131,7 +127,7 @@ def bootstrap_yaml(settings: GatewaySettings) -> str:
 
 
 def _bootstrap(settings: GatewaySettings) -> Fields:
-    if parse_address(settings.picker_address, setting="picker_address") == settings.listen:
+    if settings.picker_address == str(settings.listen):
         raise SettingsError("listen_port", f"{settings.listen} is the address of the picker: choose another port")
     bootstrap: Fields = {
         "static_resources": {
@@ -154,7 +150,7 @@ def _bootstrap(settings: GatewaySettings) -> Fields:
         # Envoy requires a node name if it reads endpoints from a file.
         bootstrap["node"] = {"id": LISTENER, "cluster": LISTENER}
     if settings.admin_address is not None:
-        bootstrap["admin"] = {"address": envoy_address(parse_address(settings.admin_address, setting="admin_address"))}
+        bootstrap["admin"] = {"address": envoy_address(settings.admin_address)}
     return bootstrap
 
 
@@ -199,7 +195,7 @@ def _listener(settings: GatewaySettings) -> Fields:
     )
     return {
         "name": LISTENER,
-        "address": envoy_address(settings.listen),
+        "address": envoy_address(str(settings.listen)),
         "filter_chains": [{"filters": [manager]}],
         "per_connection_buffer_limit_bytes": settings.buffer_limit_bytes,
     }
@@ -213,7 +209,8 @@ def _routes(settings: GatewaySettings) -> Fields:
         if settings.endpoint_tls:
             # A proxy may serve several host names: send that of the endpoint. Only HTTPS endpoints have one here.
             action["auto_host_rewrite"] = True
-    if settings.cluster_type is ClusterType.OVERRIDE_HOST or settings.body_modes.request is BodyMode.BUFFERED:
+    buffers_requests = settings.processing_mode["request_body_mode"] == "BUFFERED"
+    if settings.cluster_type is ClusterType.OVERRIDE_HOST or buffers_requests:
         # Limits the body that is buffered for a retry, or for a picker that receives whole bodies.
         to_model_servers["request_body_buffer_limit"] = settings.max_body_bytes
     everything = {"name": MODEL_SERVERS, "domains": ["*"], "routes": [to_model_servers]}
@@ -225,18 +222,11 @@ def _external_processor(settings: GatewaySettings) -> Fields:
         "filters.http.ext_proc",
         "ExternalProcessor",
         grpc_service={"envoy_grpc": {"cluster_name": ENDPOINT_PICKER, "skip_envoy_headers": True}},
-        processing_mode={
-            "request_header_mode": settings.request_header_mode,
-            "request_body_mode": settings.body_modes.request,
-            "request_trailer_mode": settings.request_trailer_mode,
-            "response_header_mode": settings.response_header_mode,
-            "response_body_mode": settings.body_modes.response,
-            "response_trailer_mode": settings.response_trailer_mode,
-        },
+        processing_mode=settings.processing_mode,
         failure_mode_allow=settings.failure_mode is FailureMode.FAIL_OPEN,
-        message_timeout=f"{settings.message_timeout:.6f}s",
+        message_timeout=f"{settings.message_timeout:g}s",
         # The picker requests more time while a request waits in a queue.
-        max_message_timeout=f"{MOST_SECONDS:.0f}s",
+        max_message_timeout="3600s",
         # The picker requests the response bodies that it needs.
         allow_mode_override=settings.body_mode is Bodies.BUFFERED,
         # Otherwise, bodies are chunked in all modes except NONE and BUFFERED. The picker sets the exact length of a
@@ -267,9 +257,11 @@ def extension(name: str, message: str, *, package: str = "", **fields: Any) -> F
     return {"name": f"envoy.{name}", "typed_config": {"@type": kind, **fields}}
 
 
-def envoy_address(address: HostPort | PipeAddress) -> Fields:
-    if isinstance(address, PipeAddress):
-        return {"pipe": {"path": address.path}}
+def envoy_address(text: str) -> Fields:
+    """Return the address of `ip:port`, `[ipv6]:port` or `unix:/absolute/path`."""
+    if text.startswith("unix:"):
+        return {"pipe": {"path": text.removeprefix("unix:")}}
+    address = parse_host_port(text, min_port=0)
     return {"socket_address": {"address": address.host, "port_value": address.port}}
 
 
@@ -279,7 +271,7 @@ def one_address(cluster: str, address: Fields) -> Fields:
 
 
 def _endpoint_picker(settings: GatewaySettings) -> Fields:
-    picker = envoy_address(parse_address(settings.picker_address, setting="picker_address"))
+    picker = envoy_address(settings.picker_address)
     # The certificate is not verified: pickers use self-signed ones.
     tls = {"transport_socket": _tls_socket(common_tls_context={"alpn_protocols": ["h2"]})}
     return {

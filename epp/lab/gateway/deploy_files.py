@@ -12,8 +12,7 @@ import yaml
 
 from epp.framework.headers import DESTINATION, OBEYED_BY_ENDPOINTS
 from epp.lab.gateway.bootstrap import Fields, bootstrap_dict, bootstrap_yaml, envoy_address, extension, one_address
-from epp.lab.gateway.settings import Bodies, BodyMode, ClusterType, FailureMode, GatewaySettings
-from epp.runtime.addresses import HostPort
+from epp.lab.gateway.settings import OPEN_BODY_MODES, Bodies, ClusterType, FailureMode, GatewaySettings
 
 _HEADER = """\
 # For a stand-alone Envoy (1.40 or later) next to a picker started with `epp serve`: on a virtual machine, on bare
@@ -102,11 +101,9 @@ def chart_proxy_yaml(mode: FailureMode, bodies: Bodies | None = None) -> str:
     settings = msgspec.structs.replace(_CHART, body_mode=bodies)
     opened = mode is FailureMode.FAIL_OPEN
     if opened:
-        # FailOpen is built from the FailClose settings, so its modes are set here; see `GatewaySettings.body_modes`.
-        modes = (BodyMode.BUFFERED, BodyMode.STREAMED) if bodies is None else (None, None)
-        settings = msgspec.structs.replace(
-            settings, request_body_mode=modes[0], response_body_mode=modes[1], message_timeout_seconds=10.0
-        )
+        # FailOpen is built from the FailClose settings, so what differs is set here.
+        modes = OPEN_BODY_MODES if bodies is None else {}
+        settings = msgspec.structs.replace(settings, modes=modes, message_timeout_seconds=10.0)
     bootstrap = bootstrap_dict(settings)
     listeners, clusters = bootstrap["static_resources"]["listeners"], bootstrap["static_resources"]["clusters"]
     manager = listeners[0]["filter_chains"][0]["filters"][0]["typed_config"]
@@ -116,7 +113,7 @@ def chart_proxy_yaml(mode: FailureMode, bodies: Bodies | None = None) -> str:
         _add_fallback_route(manager)
         clusters.append(_fallback(clusters[0]))
     listeners.append(_status_listener())
-    to_admin = one_address(_ADMIN, envoy_address(HostPort("127.0.0.1", _ADMIN_PORT)))
+    to_admin = one_address(_ADMIN, envoy_address(f"127.0.0.1:{_ADMIN_PORT}"))
     clusters.append({"name": _ADMIN, "type": "STATIC", "connect_timeout": "1s", "load_assignment": to_admin})
     heap = extension("resource_monitors.fixed_heap", "FixedHeapConfig", max_heap_size_bytes=_HEAP_BYTES)
     bootstrap["overload_manager"]["resource_monitors"].append(heap)
@@ -160,7 +157,7 @@ def _fallback(model_servers: Fields) -> Fields:
         "dns_lookup_family": "V4_PREFERRED",
         "lb_policy": "LEAST_REQUEST",
         **{name: model_servers[name] for name in shared},
-        "load_assignment": one_address(_FALLBACK, envoy_address(HostPort("model-servers", 8000))),
+        "load_assignment": one_address(_FALLBACK, envoy_address("model-servers:8000")),
     }
 
 
@@ -188,7 +185,7 @@ def _status_listener() -> Fields:
     )
     return {
         "name": "status",
-        "address": envoy_address(HostPort(_CHART.listen_host, _STATUS_PORT)),
+        "address": envoy_address(f"{_CHART.listen_host}:{_STATUS_PORT}"),
         "filter_chains": [{"filters": [manager]}],
         # Probes are answered even if clients use all connections.
         "ignore_global_conn_limit": True,

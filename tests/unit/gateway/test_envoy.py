@@ -29,8 +29,7 @@ from epp.lab.gateway.settings import (
     EnvoyStartError,
     FailureMode,
     GatewaySettings,
-    ListenAddressError,
-    PortTakenError,
+    SettingsError,
 )
 from epp.runtime.addresses import HostPort
 
@@ -136,15 +135,16 @@ async def test_envoy_that_ignores_the_request_to_stop_is_killed(settings):
 
 
 async def test_taken_port_is_named_before_anything_starts(settings, taken_port):
-    for taken in ({"listen_port": taken_port}, {"admin_address": f"127.0.0.1:{taken_port}"}):
-        with pytest.raises(PortTakenError, match=f"127.0.0.1:{taken_port} is taken by another process"):
-            await EnvoyProcess.start(msgspec.structs.replace(settings, **taken))
+    with pytest.raises(
+        SettingsError, match=f"cannot listen on 127.0.0.1:{taken_port}: the address is taken by another"
+    ):
+        await EnvoyProcess.start(msgspec.structs.replace(settings, listen_port=taken_port))
 
 
 async def test_address_of_another_machine_is_refused(settings):
     # 192.0.2.0/24 is reserved for documentation; its network address belongs to no host.
     elsewhere = msgspec.structs.replace(settings, listen_host="192.0.2.0")
-    with pytest.raises(ListenAddressError, match=r"on 192\.0\.2\.0:0: .*; choose an address of this machine"):
+    with pytest.raises(SettingsError, match=r"on 192\.0\.2\.0:0: this machine does not have the address"):
         await EnvoyProcess.start(elsewhere)
 
 
