@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fleet of a replay: servers with their profiles and prices, and simulated engines."""
 
-import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,90 +13,7 @@ from epp.framework.registry import Registry
 from epp.hardware.tagger import AcceleratorTagger
 from epp.lab.sim.machine import Machine
 from epp.lab.sim.profile import PRESETS, SimProfile, find_preset, find_server_profile
-from epp.lab.sim.work import Emission, KVChanges, SimRequest, Workload
 from epp.pool.discovery.endpoints_file import FileDiscovery, FileDiscoveryParameters
-
-
-def seconds_to_end(machine: Machine, request: SimRequest) -> float:
-    """Return the seconds until the request would end if it arrived now and no other followed."""
-    profile, load = machine.profile, machine.workload()
-    wait, left = _wait(profile, load, request)
-    ahead = (*load.computing, *load.waiting)
-    own_tokens, copy = machine.prompt_work(request)
-    tokens = sum([each for each, _ in ahead]) + own_tokens
-    chunks = math.ceil(tokens / max(1, profile.max_num_batched_tokens - len(left)))
-    prefill = tokens / profile.prefill_tokens_per_second + chunks * profile.decode_seconds(len(left))
-    own = request.output_tokens - 1
-    beside = sum([min(outputs - chunks, own) for outputs in left if outputs > chunks])
-    beside += sum([min(outputs, own) for _, outputs in ahead])
-    answer = profile.seconds_per_output_token * (own + profile.batch_slope * beside)
-    return load.step_seconds + profile.time_scale * (wait + copy + prefill + answer)
-
-
-def _wait(profile: SimProfile, load: Workload, request: SimRequest) -> tuple[float, Sequence[int]]:
-    """Return the seconds until the request and those ahead of it fit, and the answer tokens that remain then."""
-    blocks = -(-request.prompt_tokens // profile.block_size)
-    blocks += sum([-(-tokens // profile.block_size) for tokens, _ in load.waiting])
-    places = len(load.decoding) + len(load.computing) + len(load.waiting) + 1
-    free, seconds, past = load.free_blocks, 0.0, 0
-    if places <= profile.max_num_seqs and blocks <= free:
-        return 0.0, [outputs for outputs, _ in load.decoding]
-    left: list[tuple[int, int]] = sorted(load.decoding, key=lambda one: -one[0])
-    while left and (places > profile.max_num_seqs or blocks > free):
-        outputs, held = left.pop()
-        seconds += (outputs - past) * profile.decode_seconds(len(left) + 1)
-        past = outputs
-        places -= 1
-        free += held
-    return seconds, [outputs - past for outputs, _ in left]
-
-
-class Engine(ABC):
-    """A server without its network; the caller advances its time."""
-
-    busy_seconds = 0.0
-    """Total time in which it computed requests."""
-
-    @property
-    @abstractmethod
-    def next_event_at(self) -> float | None:
-        """Time of the next change; None while the engine is idle."""
-
-    @abstractmethod
-    def advance(self, now: float) -> Sequence[Emission]:
-        """Advance to `now`; return the emissions, at least the first and the last token of each request."""
-
-    @abstractmethod
-    def submit(self, request: SimRequest) -> None:
-        """Queue a request."""
-
-    @abstractmethod
-    def abort(self, request_id: int) -> object:
-        """Remove a request if it exists."""
-
-    @abstractmethod
-    def gauges(self) -> tuple[int, int, float]:
-        """Return the running requests, the waiting requests and the KV usage."""
-
-    def forecast(self, request: SimRequest) -> float:  # noqa: ARG002  to override
-        """Return the seconds until the request would end if it arrived now and no other followed; NaN if unknown."""
-        return math.nan
-
-    def cached_tokens(self, request: SimRequest) -> int:  # noqa: ARG002  to override
-        """Return the number of leading prompt tokens that need not be computed."""
-        return 0
-
-    def take_kv_changes(self) -> KVChanges | None:
-        """Return the changes of the KV cache since the last call; None without changes or without KV events."""
-        return None
-
-    def totals(self) -> tuple[float, int, int]:
-        """Return the busy seconds, the number of adapter loads and the number of preemptions."""
-        return self.busy_seconds, 0, 0
-
-    def adapters(self) -> tuple[Sequence[str], Sequence[str]]:
-        """Return the running and the waiting adapters."""
-        return (), ()
 
 
 class Page(NamedTuple):
@@ -111,15 +26,14 @@ class Page(NamedTuple):
     waiting_adapters: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, engine: Engine, profile: SimProfile) -> Self:
-        return cls(profile, engine.gauges(), *(map(tuple, engine.adapters()) if profile.lora_adapters else ()))
+    def of(cls, engine: Machine) -> Self:
+        adapters = (engine.running_adapters, engine.waiting_adapters) if engine.profile.lora_adapters else ()
+        return cls(engine.profile, engine.gauges(), *adapters)
 
-    def renewed(self, engine: Engine) -> "Page":
+    def renewed(self, engine: Machine) -> "Page":
         """Return the current page; the same object if nothing has changed."""
-        if self.profile.lora_adapters:
-            return Page.of(engine, self.profile)
-        load = engine.gauges()
-        return self if load == self.load else Page(self.profile, load)
+        current = Page.of(engine)
+        return self if current == self else current
 
     @property
     def text(self) -> bytes:
@@ -139,23 +53,9 @@ class Page(NamedTuple):
         ).encode()
 
 
-class Simulated(Machine, Engine):
-    """The machine of `epp.lab.sim`."""
-
-    def __init__(self, profile: SimProfile) -> None:
-        super().__init__(profile, every_token=False)
-
-    def take_kv_changes(self) -> KVChanges | None:
-        return self.cache.take_changes()
-
-    def forecast(self, request: SimRequest) -> float:
-        return seconds_to_end(self, request)
-
-    def totals(self) -> tuple[float, int, int]:
-        return self.busy_seconds, self.adapter_loads, self.preemptions
-
-    def adapters(self) -> tuple[Sequence[str], Sequence[str]]:
-        return self.running_adapters, self.waiting_adapters
+def simulated(profile: SimProfile) -> Machine:
+    """Return an engine that emits the first and the last token of each request."""
+    return Machine(profile, every_token=False)
 
 
 PAGE_SECONDS = 0.002
@@ -211,7 +111,7 @@ class Server:
     accelerator_class: str = UNKNOWN_CLASS
     network_seconds: float = 0.0
     """One-way network delay to the server, in addition to the network of the local cluster."""
-    make: Callable[[SimProfile], Engine] = Simulated
+    make: Callable[[SimProfile], Machine] = simulated
 
     def may_answer(self, tokens: int) -> bool:
         """Return whether the server can answer a request with this number of tokens; prefill servers cannot."""

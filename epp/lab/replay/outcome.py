@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from epp.framework.arrays import Floats, Mask
 from epp.lab.replay.fleet import Fleet
 from epp.lab.replay.traffic import Arrival
+from epp.lab.sim.machine import Machine
 
 _MOST_NAMES = 10_000
 _OTHERS = "(others)"
@@ -63,7 +64,7 @@ class Columns:
     ttft_target: Floats
     tpot_target: Floats
     regret: Floats
-    """Expected seconds to the end of the request, minus those on the best server; see `seconds_to_end`."""
+    """Expected seconds to the end of the request, minus those on the best server; see `Machine.seconds_to_end`."""
 
     @property
     def tpot(self) -> Floats:
@@ -196,12 +197,11 @@ class Recorder:
         for column, values in zip(self._load, zip(*gauges, strict=True), strict=True):
             column.extend(values)
 
-    def outcome(self, totals: Sequence[tuple[float, int, int]], *, stopped: bool) -> Outcome:
-        """Return the outcome so far; `totals` has the `Engine.totals` of each server."""
-        busy_seconds, adapter_loads, preemptions = zip(*totals, strict=True)
+    def outcome(self, engines: Sequence[Machine], *, stopped: bool) -> Outcome:
+        """Return the outcome so far; `engines` has the engine of each server."""
         columns = Columns(**{name: np.array(getattr(self, name)) for name in Columns.__dataclass_fields__})
         servers = self._fleet.servers
-        busy = np.array(busy_seconds, dtype=np.float64)
+        busy = np.array([engine.busy_seconds for engine in engines], dtype=np.float64)
         hourly = [np.nan if server.dollars_per_hour is None else server.dollars_per_hour for server in servers]
         dollars = busy * np.array(hourly) / 3600
         shape = len(self._times), len(servers)
@@ -218,8 +218,8 @@ class Recorder:
             dollars_of_servers=dollars,
             seed=np.zeros(len(columns.at), dtype=np.int64),
             timeline=Timeline(np.array(self._times), running, waiting, kv_usage),
-            adapter_loads=sum(adapter_loads),
-            preemptions=sum(preemptions),
+            adapter_loads=sum(engine.adapter_loads for engine in engines),
+            preemptions=sum(engine.preemptions for engine in engines),
             stopped=stopped,
         )
 

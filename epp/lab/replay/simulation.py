@@ -49,7 +49,7 @@ class _Place:
         self.server = server
         self.endpoint = server.endpoint
         self.engine = server.make(server.profile)
-        self.page = Page.of(self.engine, server.profile)
+        self.page = Page.of(self.engine)
         self.page_at = -math.inf
         self.alarm = math.inf
         """Time of its next scheduled event."""
@@ -107,7 +107,7 @@ class Simulation:
         return max(0.0, self._clock.time - _START - LEAD_SECONDS)
 
     def outcome(self) -> Outcome:
-        return self._recorder.outcome([place.engine.totals() for place in self._places], stopped=self._stopped)
+        return self._recorder.outcome([place.engine for place in self._places], stopped=self._stopped)
 
     async def _main(self, report: Callable[["Simulation"], bool] | None) -> Outcome:
         loop = asyncio.get_running_loop()
@@ -120,7 +120,7 @@ class Simulation:
         if any(replica.kv_event_readers for replica in self._replicas):
             for place in self._places:
                 place.publisher = Publisher(place.server.profile.block_size)
-                place.engine.take_kv_changes()
+                place.engine.cache.take_changes()  # the first call starts to record them
         sweeps = [asyncio.create_task(sweep) for replica in self._replicas for sweep in replica.sweeps()]
         for place in self._places:
             place.engine.advance(self._clock.time)
@@ -293,7 +293,7 @@ class Simulation:
             if key not in work:
                 work[key] = arrival.work(profile)
             self._advance(place)
-            seconds = place.engine.forecast(work[key]) + 2 * place.server.network_seconds
+            seconds = place.engine.seconds_to_end(work[key]) + 2 * place.server.network_seconds
             best = min(best, seconds)
             own = seconds if place is chosen else own
         return own - best
@@ -363,7 +363,7 @@ class Simulation:
         for event in place.engine.advance(self._clock.time):
             back = HOP_SECONDS + place.server.network_seconds
             self._loop.at(event.at_seconds + back, self._answered, place, event)
-        if place.publisher is not None and (changes := place.engine.take_kv_changes()) is not None:
+        if place.publisher is not None and (changes := place.engine.cache.take_changes()) is not None:
             events = place.publisher.events(changes)
             for replica in self._replicas:
                 self._loop.after(PUBLISH_SECONDS, replica.deliver, place.endpoint, events)

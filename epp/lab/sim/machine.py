@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The simulated machine: a queue, a batch and a KV cache that advance in virtual time, without I/O."""
 
+import math
 from collections.abc import Container, Iterable, Sequence
 from itertools import accumulate
 
@@ -15,7 +16,6 @@ from epp.lab.sim.work import (
     SimRequest,
     SimSequence,
     SimStep,
-    Workload,
 )
 
 _OCCUPATION_OWNER = -1
@@ -153,10 +153,13 @@ class Machine:
         copied, read = found.copied * block_bytes, found.read * block_bytes
         return copied / (profile.host_gbps * 1e9) + read / (profile.disk_gbps * 1e9)
 
-    def workload(self) -> Workload:
-        step, size = self._step, self.profile.block_size
+    def seconds_to_end(self, request: SimRequest) -> float:
+        """Return the seconds until the request would end if it arrived now and no other followed."""
+        profile, step, size = self.profile, self._step, self.profile.block_size
         done = 0 if step is None else step.done(self.now)
+        # Remaining answer tokens, and cache blocks, of each request that decodes.
         decoding: list[tuple[int, int]] = []
+        # Tokens to compute before the next output, and remaining answer tokens, of each other request.
         computing: list[tuple[int, int]] = []
         for sequence in self._running.values():
             outputs = sequence.last_tokens - sequence.known_tokens - done
@@ -168,9 +171,21 @@ class Machine:
             (self.prompt_work(one.request)[0] + one.emitted_tokens, one.last_tokens - one.known_tokens)
             for one in self._waiting.values()
         ]
-        left = 0.0 if step is None else step.started_at + (done + 1) * step.seconds - self.now
-        free = round((1 - self.kv_usage) * self.profile.num_gpu_blocks)
-        return Workload(left, decoding, computing, waiting, free)
+        ahead = computing + waiting
+        places = len(decoding) + len(ahead) + 1 - profile.max_num_seqs
+        blocks = self._blocks(request.prompt_tokens) + sum([self._blocks(tokens) for tokens, _ in waiting])
+        blocks -= round((1 - self.kv_usage) * profile.num_gpu_blocks)
+        wait, left = _wait(profile, decoding, places, blocks)
+        own_tokens, copy = self.prompt_work(request)
+        tokens = sum([each for each, _ in ahead]) + own_tokens
+        chunks = math.ceil(tokens / max(1, profile.max_num_batched_tokens - len(left)))
+        prefill = tokens / profile.prefill_tokens_per_second + chunks * profile.decode_seconds(len(left))
+        own = request.output_tokens - 1
+        beside = sum([min(outputs - chunks, own) for outputs in left if outputs > chunks])
+        beside += sum([min(outputs, own) for _, outputs in ahead])
+        answer = profile.seconds_per_output_token * (own + profile.batch_slope * beside)
+        current = 0.0 if step is None else step.started_at + (done + 1) * step.seconds - self.now
+        return current + profile.time_scale * (wait + copy + prefill + answer)
 
     def advance(self, now: float) -> list[Emission]:
         """Advance to `now` and return the emissions in order of time; raises ValueError if `now` is in the past."""
@@ -431,3 +446,23 @@ class Machine:
 
 def _sorted_names(adapters: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(sorted({adapter for adapter in adapters if adapter is not None}))
+
+
+def _wait(
+    profile: SimProfile, decoding: Sequence[tuple[int, int]], places: int, blocks: int
+) -> tuple[float, list[int]]:
+    """Return the seconds until the missing places and blocks are free, and the answer tokens that remain then.
+
+    `decoding` has the remaining answer tokens, and the blocks, of each request that decodes.
+    """
+    if places <= 0 and blocks <= 0:
+        return 0.0, [outputs for outputs, _ in decoding]
+    left = sorted(decoding, key=lambda one: -one[0])
+    seconds, past = 0.0, 0
+    while left and (places > 0 or blocks > 0):
+        outputs, held = left.pop()
+        seconds += (outputs - past) * profile.decode_seconds(len(left) + 1)
+        past = outputs
+        places -= 1
+        blocks -= held
+    return seconds, [outputs - past for outputs, _ in left]

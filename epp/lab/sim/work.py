@@ -317,17 +317,3 @@ class SimStep:
     def done(self, now: float) -> int:
         """Return the number of steps that have ended, without the last one."""
         return min(self.repeats - 1, max(0, int((now - self.started_at) / self.seconds)))
-
-
-class Workload(NamedTuple):
-    """The requests that a machine has not finished."""
-
-    step_seconds: float
-    """Remaining time of the step in progress."""
-    decoding: Sequence[tuple[int, int]]
-    """Remaining answer tokens, and cache blocks, of each request that decodes."""
-    computing: Sequence[tuple[int, int]]
-    """Tokens to compute before the next output, and remaining answer tokens, of each other request in the batch."""
-    waiting: Sequence[tuple[int, int]]
-    """Tokens to compute before the next output, and remaining answer tokens, of each queued request."""
-    free_blocks: int

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kinds of engines: the simulated vLLM with different profiles, and one whose requests do not slow each other down."""
 
+import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
 
-from epp.lab.replay.fleet import Engine, Simulated
+from epp.lab.replay.fleet import simulated
+from epp.lab.sim.machine import Machine
 from epp.lab.sim.profile import SimProfile
 from epp.lab.sim.work import Emission, SimRequest
 
@@ -21,85 +23,88 @@ class _Job(msgspec.Struct):
     first_at: float | None
 
 
-class Independent(Engine):
+class Independent(Machine):
     """An engine whose requests do not slow each other down: each occupies one of a few slots.
 
     Simulators that sleep for a configured time behave like this; their load is visible only in the queue.
     """
 
     def __init__(self, profile: SimProfile) -> None:
-        self._profile = profile
-        self._now = 0.0
-        self._waiting: deque[SimRequest] = deque()
-        self._running: dict[int, _Job] = {}
+        super().__init__(profile)
+        self._queue: deque[SimRequest] = deque()
+        self._jobs: dict[int, _Job] = {}
         self._held: dict[bytes | int, None] = {}
 
     @property
     def next_event_at(self) -> float | None:
-        return min((job.first_at or job.ends_at for job in self._running.values()), default=None)
+        return min((job.first_at or job.ends_at for job in self._jobs.values()), default=None)
 
-    def advance(self, now: float) -> Sequence[Emission]:
+    def advance(self, now: float) -> list[Emission]:
         events: list[Emission] = []
         while (due := self.next_event_at) is not None and due <= now:
             self._pass(due)
-            for number, job in list(self._running.items()):
+            for number, job in list(self._jobs.items()):
                 if job.first_at is not None and job.first_at <= due:
                     job.first_at = None
                     events.append(Emission(number, 0, due, 0, "stop" if job.ends_at <= due else None))
                 elif job.ends_at <= due and job.first_at is None:
                     events.append(Emission(number, 1, due, 0, "stop"))
                 if job.first_at is None and job.ends_at <= due:
-                    self._finish(number)
+                    self._complete(number)
         self._pass(now)
         return events
 
     def submit(self, request: SimRequest) -> None:
-        self._waiting.append(request)
+        self._queue.append(request)
         self._start()
 
     def abort(self, request_id: int) -> None:
-        self._waiting = deque(one for one in self._waiting if one.request_id != request_id)
-        if self._running.pop(request_id, None) is not None:
+        self._queue = deque(one for one in self._queue if one.request_id != request_id)
+        if self._jobs.pop(request_id, None) is not None:
             self._start()
 
+    def seconds_to_end(self, _request: SimRequest) -> float:
+        """Return NaN: such engines have no forecast."""
+        return math.nan
+
     def gauges(self) -> tuple[int, int, float]:
-        tokens = sum(job.request.kv_tokens for job in self._running.values())
-        room = self._profile.block_size * self._profile.num_gpu_blocks
-        return len(self._running), len(self._waiting), min(1.0, tokens / room)
+        tokens = sum(job.request.kv_tokens for job in self._jobs.values())
+        room = self.profile.block_size * self.profile.num_gpu_blocks
+        return len(self._jobs), len(self._queue), min(1.0, tokens / room)
 
     def _pass(self, now: float) -> None:
-        if self._running:
-            self.busy_seconds += now - self._now
-        self._now = now
+        if self._jobs:
+            self.busy_seconds += now - self.now
+        self.now = now
 
-    def _finish(self, number: int) -> None:
-        request = self._running.pop(number).request
+    def _complete(self, number: int) -> None:
+        request = self._jobs.pop(number).request
         for block in request.block_hashes:
             self._held.pop(block, None)
             self._held[block] = None
-        while len(self._held) > self._profile.num_gpu_blocks:
+        while len(self._held) > self.profile.num_gpu_blocks:
             del self._held[next(iter(self._held))]
         self._start()
 
     def _start(self) -> None:
-        while self._waiting and len(self._running) < self._profile.max_num_seqs:
-            request = self._waiting.popleft()
+        while self._queue and len(self._jobs) < self.profile.max_num_seqs:
+            request = self._queue.popleft()
             hits = 0
-            for block in request.block_hashes[: (request.prompt_tokens - 1) // self._profile.block_size]:
+            for block in request.block_hashes[: (request.prompt_tokens - 1) // self.profile.block_size]:
                 if block not in self._held:
                     break
                 hits += 1
             transferred = min(request.transferred_tokens, request.prompt_tokens - 1)
-            uncached = request.prompt_tokens - max(hits * self._profile.block_size, transferred)
-            first_at = self._now + uncached / self._profile.prefill_tokens_per_second
-            ends_at = first_at + (request.output_tokens - 1) * self._profile.seconds_per_output_token
-            self._running[request.request_id] = _Job(request, ends_at, first_at)
+            uncached = request.prompt_tokens - max(hits * self.profile.block_size, transferred)
+            first_at = self.now + uncached / self.profile.prefill_tokens_per_second
+            ends_at = first_at + (request.output_tokens - 1) * self.profile.seconds_per_output_token
+            self._jobs[request.request_id] = _Job(request, ends_at, first_at)
 
 
 class Make(NamedTuple):
     """A kind of engine, and its changes of the presets."""
 
-    engine: Callable[[SimProfile], Engine]
+    engine: Callable[[SimProfile], Machine]
     adapt: Callable[[SimProfile], SimProfile] = lambda profile: profile
 
 
@@ -134,12 +139,12 @@ def _half(profile: SimProfile) -> SimProfile:
 
 MAKES: Mapping[str, Make] = MappingProxyType(
     {
-        "vllm": Make(Simulated),
-        "twice-as-fast": Make(Simulated, _twice),
-        "half-as-fast": Make(Simulated, _half),
-        "whole-prompts": Make(Simulated, _whole_prompts),
-        "small-batches": Make(Simulated, _small_batches),
-        "large-blocks": Make(Simulated, _large_blocks),
+        "vllm": Make(simulated),
+        "twice-as-fast": Make(simulated, _twice),
+        "half-as-fast": Make(simulated, _half),
+        "whole-prompts": Make(simulated, _whole_prompts),
+        "small-batches": Make(simulated, _small_batches),
+        "large-blocks": Make(simulated, _large_blocks),
         "independent": Make(Independent, _few_places),
     }
 )

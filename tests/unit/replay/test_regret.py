@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.lab.replay.fleet import ReplayOptions, seconds_to_end
+from epp.lab.replay.fleet import ReplayOptions
 from epp.lab.replay.jobs import replay
 from epp.lab.replay.summary import summarise
 from epp.lab.sim.machine import Machine
@@ -35,7 +35,7 @@ def actual(machine: Machine, last: SimRequest) -> float:
 def test_forecast_of_a_lone_request_is_exact():
     machine = Machine(PROFILE, every_token=False)
     last = request(0, 500, 101)
-    assert seconds_to_end(machine, last) == pytest.approx(500 / 7800 + 100 * 0.0147)
+    assert machine.seconds_to_end(last) == pytest.approx(500 / 7800 + 100 * 0.0147)
     assert actual(machine, last) == pytest.approx(500 / 7800 + 100 * 0.0147)
 
 
@@ -47,7 +47,7 @@ def test_forecast_has_the_copy_of_blocks_in_host_memory():
         machine.submit(SimRequest(request_id=number, prompt_tokens=8185, output_tokens=2, block_hashes=hashes))
         machine.advance(10.0 * (number + 1))
     last = SimRequest(request_id=2, prompt_tokens=1601, output_tokens=2, block_hashes=tuple(range(100)))
-    assert seconds_to_end(machine, last) == pytest.approx(1600 * 1e7 / 32e9 + 1 / 7800 + 0.0147)
+    assert machine.seconds_to_end(last) == pytest.approx(1600 * 1e7 / 32e9 + 1 / 7800 + 0.0147)
     assert actual(machine, last) == pytest.approx(1600 * 1e7 / 32e9 + 1 / 7800 + 0.0147)
 
 
@@ -63,7 +63,7 @@ def test_forecast_is_near_the_end_that_comes(others, seconds, last):
         machine.advance(machine.now + 0.05)
     machine.advance(machine.now + seconds)
     end = request(100, *last)
-    forecast = seconds_to_end(machine, end)
+    forecast = machine.seconds_to_end(end)
     assert forecast == pytest.approx(actual(machine, end), rel=0.35, abs=0.3)
 
 
