@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of a trace in one pass and bounded memory."""
+"""Statistics of a trace in one pass: 24 bytes of memory for each request, and a limit on everything else."""
 
+from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Callable
-from itertools import accumulate
-from math import ceil, sqrt
+from collections.abc import Callable, Sequence
+from math import ceil
 
 import msgspec
+import numpy as np
 
+from epp.framework.arrays import Floats
 from epp.lab.traces.trace import FileTrace, Problems, Trace
 
 MOST_BLOCKS = 2_000_000
@@ -21,7 +23,6 @@ MOST_SESSIONS = 1_000_000
 _TICK_REQUESTS = 1_000
 _MOST_NAMES = 10_000
 _LISTED_NAMES = 10
-_EXACT_BITS = 8
 _HASH_BITS = 64
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 2**_HASH_BITS - 1
@@ -32,7 +33,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Lengths(_Part, frozen=True, kw_only=True):
-    """Distribution of numbers of tokens or turns; quantiles are exact to half a percent."""
+    """Distribution of numbers of tokens or turns."""
 
     mean: float
     p50: int
@@ -96,15 +97,16 @@ def statistics_of(trace: Trace, tick: Callable[[], None] = lambda: None) -> Stat
 
     `tick` is called regularly while the trace is read.
     """
-    arrivals, prompt, output, prefixes = _Arrivals(), _Histogram(), _Histogram(), _Blocks(trace.block_tokens)
+    times, prompts, outputs = array("d"), array("q"), array("q")
+    prefixes = _Blocks(trace.block_tokens)
     names = {kind: Counter[str]() for kind in ("model", "tenant", "objective")}
     sessions: dict[str, int] = {}
     for number, request in enumerate(trace):
         if number % _TICK_REQUESTS == 0:
             tick()
-        arrivals.add(request.at)
-        prompt.add(request.prompt_tokens)
-        output.add(request.output_tokens)
+        times.append(request.at)
+        prompts.append(request.prompt_tokens)
+        outputs.append(request.output_tokens)
         if request.blocks:
             prefixes.add(request.blocks)
         if request.session and (request.session in sessions or len(sessions) < MOST_SESSIONS):
@@ -113,25 +115,24 @@ def statistics_of(trace: Trace, tick: Callable[[], None] = lambda: None) -> Stat
             name = getattr(request, kind)
             if name:
                 counts[name if name in counts or len(counts) < _MOST_NAMES else "(others)"] += 1
-    if not prompt.count:
+    if not times:
         return None
-    turns = _Histogram()
-    for count in sessions.values():
-        turns.add(count)
+    since = np.array(times) - times[0]
+    seconds = float(since[-1])
     problems = trace.problems if isinstance(trace, FileTrace) else Problems(trace.name)
     return Statistics(
         name=trace.name,
         format=trace.format if isinstance(trace, FileTrace) else "",
-        requests=prompt.count,
-        seconds=arrivals.seconds,
-        rate=prompt.count / arrivals.seconds if arrivals.seconds else 0.0,
-        peak=arrivals.peak,
-        gap_variation=arrivals.gap_variation,
-        dispersion=arrivals.dispersion,
-        prompt=prompt.lengths(),
-        output=output.lengths(),
-        prefixes=prefixes.result(prompt.sum) if prefixes.total else None,
-        turns=turns.lengths() if sessions else None,
+        requests=len(times),
+        seconds=seconds,
+        rate=len(times) / seconds if seconds else 0.0,
+        peak=int(np.unique(since.astype(np.int64), return_counts=True)[1].max()),
+        gap_variation=_gap_variation(since),
+        dispersion=_dispersion(since),
+        prompt=_lengths(prompts),
+        output=_lengths(outputs),
+        prefixes=prefixes.result(sum(prompts)) if prefixes.total else None,
+        turns=_lengths([*sessions.values()]) if sessions else None,
         sessions=len(sessions),
         models=_named(names["model"]),
         tenants=_named(names["tenant"]),
@@ -147,82 +148,21 @@ def _named(counts: Counter[str]) -> Named:
     return Named(names=len(counts), requests=dict(counts.most_common(_LISTED_NAMES)))
 
 
-class _Arrivals:
-    def __init__(self) -> None:
-        self.peak = 0
-        self._count = 0
-        self._first = self._last = 0.0
-        self._squares = 0.0  # of the gaps
-        self._second, self._in_second = 0, 0
-        self._window, self._in_window = 0, 0
-        self._window_squares = 0.0
-        self._windowed = 0
-
-    @property
-    def seconds(self) -> float:
-        return self._last - self._first
-
-    @property
-    def gap_variation(self) -> float | None:
-        gaps = self._count - 1
-        if gaps < 1 or not self.seconds:
-            return None
-        mean = self.seconds / gaps
-        return sqrt(max(self._squares / gaps - mean * mean, 0.0)) / mean
-
-    @property
-    def dispersion(self) -> float | None:
-        """Index of dispersion of the full windows."""
-        windows = self._window
-        if windows < 2 or not self._windowed:  # noqa: PLR2004
-            return None
-        mean = self._windowed / windows
-        return max(self._window_squares / windows - mean * mean, 0.0) / mean
-
-    def add(self, at: float) -> None:
-        if not self._count:
-            self._first = self._last = at
-        self._count += 1
-        gap, self._last = at - self._last, at
-        self._squares += gap * gap
-        since = at - self._first
-        if int(since) != self._second:
-            self._second, self._in_second = int(since), 0
-        self._in_second += 1
-        self.peak = max(self.peak, self._in_second)
-        if (window := int(since / WINDOW_SECONDS)) != self._window:
-            self._windowed += self._in_window
-            self._window_squares += self._in_window**2
-            self._window, self._in_window = window, 0
-        self._in_window += 1
+def _gap_variation(since: Floats) -> float | None:
+    gaps = np.diff(since)
+    return float(gaps.std() / gaps.mean()) if gaps.any() else None
 
 
-class _Histogram:
-    """Counts of positive integers, each rounded to its eight leading bits."""
+def _dispersion(since: Floats) -> float | None:
+    """Return the index of dispersion of the full windows."""
+    counts = np.bincount((since / WINDOW_SECONDS).astype(np.int64))[:-1]
+    return float(counts.var() / counts.mean()) if len(counts) > 1 and counts.any() else None
 
-    def __init__(self) -> None:
-        self.count = self.sum = self._max = 0
-        self._counts = Counter[int]()
 
-    def add(self, number: int) -> None:
-        self.count += 1
-        self.sum += number
-        self._max = max(self._max, number)
-        if shift := max(number.bit_length() - _EXACT_BITS, 0):
-            number = (number >> shift << shift) + (1 << shift >> 1)
-        self._counts[number] += 1
-
-    def lengths(self) -> Lengths:
-        numbers = sorted(self._counts)
-        below = list(accumulate(self._counts[number] for number in numbers))
-
-        def quantile(share: float) -> int:
-            rank = ceil(share * self.count)
-            found = next(number for number, count in zip(numbers, below, strict=True) if count >= rank)
-            return min(found, self._max)
-
-        mean = self.sum / self.count
-        return Lengths(mean=mean, p50=quantile(0.5), p90=quantile(0.9), p99=quantile(0.99), max=self._max)
+def _lengths(numbers: Sequence[int]) -> Lengths:
+    found = np.sort(np.array(numbers))
+    p50, p90, p99 = (int(found[ceil(share * len(found)) - 1]) for share in (0.5, 0.9, 0.99))
+    return Lengths(mean=float(found.mean()), p50=p50, p90=p90, p99=p99, max=int(found[-1]))
 
 
 class _Blocks:
