@@ -3,29 +3,26 @@
 
 import sys
 from array import array
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from epp.plugins.prefix_cache.runs import NONE, IntTable, Runs
+from epp.plugins.prefix_cache.runs import Run, Runs
 
-BYTES_PER_ENTRY = 64
-"""Maximum memory of one block recorded for one slot; measured on CPython 3.11 (64 bit), chains take 31 to 62 bytes.
+BYTES_PER_ENTRY = 320
+"""Maximum memory of one block recorded for one slot, on CPython 3.11 (64 bit): that of a chain of one block.
 
-One case takes more, 65 bytes: every two of 1,000 slots share a separate chain of two blocks, as a set of slots takes
-one bit for each slot of the pool.
+The blocks of longer chains take less: 45 to 65 bytes in conversations with turns of 8 blocks, 12 to 16 bytes in chains
+of 100.
 """
 
 _MOST_EVICTED = 512
 """Maximum blocks evicted by one record beyond those it adds, if the limit was lowered; each takes two microseconds."""
 _RUNS_CLEANED = 16
 """Runs of forgotten slots dropped by each record: more than it adds."""
-_SLACK = 64
-"""Records kept in addition to twice the number of distinct ones."""
-_RECORDS_SCANNED = 16
-"""Records checked for duplicates by each new record."""
-_RECORDS_SEARCHED = 256
-"""Number of latest records that `withdraw()` searches."""
+_ENDS_LISTED = 64
+"""Chains listed for eviction at once: the first key of a dictionary is found slowly after others before it are gone."""
 _MOST_SETS = 64
 """Maximum sets of lanes whose slots are cached."""
 
@@ -33,21 +30,58 @@ _MOST_SETS = 64
 class _Lane:
     """The blocks of one slot, until they are dropped; its number is a bit in masks."""
 
-    __slots__ = ("blocks", "front", "head", "is_forgotten", "number", "records", "scan_at", "scanned")
+    __slots__ = ("blocks", "ends", "extra", "number", "oldest")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.blocks = 0
-        self.records = array("i")
-        """The last run of each recorded chain, in order, or NONE for a duplicate; valid from index `head`."""
-        self.head = 0
-        self.front = NONE
-        """The last run of the oldest chain, if it was partly evicted."""
-        self.scan_at = _SLACK
-        """Number of records at which duplicates are dropped."""
-        self.scanned = 0
-        """Index after the last record to check for duplicates; these are dropped newest first."""
-        self.is_forgotten = False
+        self.ends: dict[Run, None] = {}
+        """The last run of each recorded chain, in the order of the latest record, except those in `oldest`."""
+        self.oldest: list[Run] = []
+        """The next of these to be evicted, in reverse order."""
+        self.extra: dict[Run, int] = {}
+        """Number of references beyond the first, if any, by run."""
+
+    def add_end(self, run: Run) -> bool:
+        """Make a run the most recently used last run of a chain; return whether it is a new one."""
+        is_new = not self.remove_end(run)
+        self.ends[run] = None
+        return is_new
+
+    def remove_end(self, run: Run) -> bool:
+        """Make a run no longer the last run of a chain; return whether it was one."""
+        if run not in self.ends:
+            return False
+        del self.ends[run]
+        if run in self.oldest:
+            self.oldest.remove(run)
+        return True
+
+    def add_oldest_end(self, run: Run) -> None:
+        """Make a run the least recently used last run of a chain."""
+        self.ends[run] = None
+        self.oldest.append(run)
+
+    def pop_oldest_end(self) -> Run | None:
+        """Remove and return the last run of the least recently used chain; None if there are no chains."""
+        if not self.oldest:
+            self.oldest = list(islice(self.ends, _ENDS_LISTED))[::-1]
+        if not self.oldest:
+            return None
+        run = self.oldest.pop()
+        del self.ends[run]
+        return run
+
+    def refer(self, run: Run) -> None:
+        """Add a reference to a run that has one."""
+        self.extra[run] = self.extra.get(run, 0) + 1
+
+    def drop_reference(self, run: Run) -> bool:
+        """Remove a reference; return false if it is the only one, which stays."""
+        extra = self.extra.pop(run, 0)
+        if extra > 1:
+            self.extra[run] = extra - 1
+        return extra > 0
 
 
 class PrefixIndex:
@@ -70,13 +104,6 @@ class PrefixIndex:
         """Slots of sets of lanes, and the highest slot of each set."""
         self._free: list[int] = []
         self._forgotten: list[_Lane] = []
-        self._to_scan: dict[_Lane, None] = {}
-        """Lanes with many records, in scan order."""
-        self._scan: _Lane | None = None
-        self._seen: set[int] = set()
-        """The lane whose records are checked, and the runs of those checked."""
-        self._extra = IntTable()
-        """Number of references beyond the first, if any, by lane and run."""
 
     def __len__(self) -> int:
         """Return the number of distinct blocks."""
@@ -89,16 +116,16 @@ class PrefixIndex:
         """Return, for each of the slots 0 .. slots-1, the number of leading blocks that it holds."""
         matched = np.zeros(slots, dtype=np.int32)
         runs, alive, depth, count = self._runs, self._live, 0, len(hashes)
-        run = runs.child(NONE, hashes[0]) if count else NONE
-        chain = hashes.tobytes() if run >= 0 else b""
-        while run >= 0 and alive:
-            still = alive & runs.masks[run]
+        run = runs.child(None, hashes[0]) if count else None
+        chain = b"" if run is None else hashes.tobytes()
+        while run is not None and alive:
+            still = alive & run.mask
             if depth and still != alive:
                 self._mark(matched, alive, depth)
             alive = still
-            common = runs.common(run, chain, depth)
+            common = run.common(chain, depth)
             depth += common
-            if depth == count or common < runs.size(run):
+            if depth == count or common < len(run):
                 break
             run = runs.child(run, hashes[depth])
         if depth and alive:
@@ -113,8 +140,6 @@ class PrefixIndex:
         """
         if self._forgotten:
             self._clean()
-        if self._to_scan:
-            self._scan_records()
         lane = self._lanes.get(slot) or self._new_lane(slot)
         before = lane.blocks
         self._record(lane, hashes.tobytes()[: 8 * limit])
@@ -122,31 +147,22 @@ class PrefixIndex:
             self._evict(lane, min(lane.blocks - limit, lane.blocks - before + _MOST_EVICTED))
 
     def withdraw(self, slot: int, hashes: "array[int]") -> None:
-        """Remove the last record of a chain, and drop the blocks that are in no other chain of the slot.
+        """Remove the record of a chain, and drop the blocks that are in no other chain of the slot.
 
-        Only the latest records are searched. Nothing changes if the chain was partly evicted.
+        Nothing changes if the chain was partly evicted.
         """
-        lane, runs = self._lanes.get(slot), self._runs
-        run, last, depth, chain = NONE, NONE, 0, hashes.tobytes()
-        while lane is not None and 8 * depth < len(chain):
-            run = runs.child(last, hashes[depth])
-            if run < 0 or not runs.masks[run] >> lane.number & 1:
-                return
-            common = runs.common(run, chain, depth)
-            depth += common
-            if common < runs.size(run):
-                return
-            last = run
-        if lane is None or last < 0:
+        lane = self._lanes.get(slot)
+        if lane is None:
             return
-        oldest = max(lane.head, len(lane.records) - _RECORDS_SEARCHED)
-        for at in range(len(lane.records) - 1, oldest - 1, -1):
-            if lane.records[at] == last:
-                lane.records[at] = NONE
-                if self._scan is lane:
-                    self._seen.discard(last)
-                self._evict_tail(lane, last, sys.maxsize)
+        last: Run | None = None
+        depth, chain = 0, hashes.tobytes()
+        while 8 * depth < len(chain):
+            run = self._runs.child(last, hashes[depth])
+            if run is None or not run.mask >> lane.number & 1 or run.common(chain, depth) < len(run):
                 return
+            depth, last = depth + len(run), run
+        if last is not None and lane.remove_end(last):
+            self._evict_tail(lane, last, sys.maxsize)
 
     def forget(self, *slots: int) -> None:
         """Drop the blocks of slots; later records free their memory in steps."""
@@ -154,102 +170,42 @@ class PrefixIndex:
             lane = self._lanes.pop(slot)
             self._live ^= 1 << lane.number
             self._forgotten.append(lane)
-            lane.is_forgotten = True
 
     def _record(self, lane: _Lane, chain: bytes) -> None:
-        """Add a chain to the lane: it holds the runs, and a record refers to the last run."""
-        runs, depth, before, held = self._runs, 0, NONE, True
+        """Add a chain to the lane: the lane holds its runs, and the last run becomes the most recent last run."""
+        last: Run | None = None
+        depth, is_held = 0, True
         while 8 * depth < len(chain):
-            run, is_new = runs.extend(before, chain, depth, lane.number)
-            if run < 0:
+            run, is_new = self._runs.extend(last, chain, depth, lane.number)
+            if run is None:
                 break
-            size = runs.size(run)
             if is_new:
-                lane.blocks += size
-                if held and before >= 0:
-                    self._extra.increment(lane.number << 32 | before)
-            depth, before, held = depth + size, run, not is_new
-        if before < 0 or (held and lane.records and lane.records[-1] == before):
-            return
-        if held:
-            self._extra.increment(lane.number << 32 | before)
-        lane.records.append(before)
-        if len(lane.records) - lane.head > lane.scan_at:
-            self._to_scan[lane] = None
+                lane.blocks += len(run)
+                if is_held and last is not None:
+                    lane.refer(last)
+            depth, last, is_held = depth + len(run), run, not is_new
+        if last is not None and lane.add_end(last) and is_held:
+            lane.refer(last)
 
     def _evict(self, lane: _Lane, excess: int) -> None:
         """Drop the least recently used blocks."""
-        while excess > 0:
-            run, lane.front = lane.front, NONE
-            if run < 0:
-                if lane.head == len(lane.records):
-                    break  # hashes collided
-                run = lane.records[lane.head]
-                lane.head += 1
+        while excess > 0 and (run := lane.pop_oldest_end()) is not None:  # there may be none if hashes collided
             excess = self._evict_tail(lane, run, excess)
-        if 2 * lane.head > len(lane.records) + _SLACK:
-            lane.scanned -= lane.head
-            del lane.records[: lane.head]
-            lane.head = 0
 
-    def _evict_tail(self, lane: _Lane, run: int, excess: int) -> int:
+    def _evict_tail(self, lane: _Lane, run: Run | None, excess: int) -> int:
         """Remove a reference to a run, drop blocks without references, and return the excess that remains."""
-        runs = self._runs
-        while run >= 0 and not self._drop_reference(lane, run):
-            if not excess:
-                lane.front = run
-                break
-            size = runs.size(run)
+        while run is not None and not lane.drop_reference(run):
+            size = len(run)
             if size > excess:
-                lane.front = runs.cut(run, size - excess, lane.number)
+                end = self._runs.cut(run, size - excess, lane.number) if excess else run
+                lane.add_oldest_end(end)
                 lane.blocks -= excess
                 return 0
-            parent = runs.parents[run]
-            runs.release(run, lane.number)
+            self._runs.release(run, lane.number)
             lane.blocks -= size
             excess -= size
-            run = parent
+            run = run.parent
         return excess
-
-    def _drop_reference(self, lane: _Lane, run: int) -> bool:
-        """Remove a reference; return false if it is the only one, which stays."""
-        key = lane.number << 32 | run
-        extra = self._extra.get(key, 0)
-        if extra > 1:
-            self._extra.put(key, extra - 1)
-        elif extra:
-            self._extra.pop(key)
-        return extra > 0
-
-    def _scan_records(self) -> None:
-        """Check a few records of a lane with many records, and drop duplicates."""
-        if self._scan is None:
-            self._scan = next(iter(self._to_scan))
-            self._scan.scanned = len(self._scan.records)
-        lane = self._scan
-        if lane.is_forgotten or lane.scanned <= lane.head:
-            self._end_scan(lane)
-            return
-        least = max(lane.head, lane.scanned - _RECORDS_SCANNED)
-        for at in range(lane.scanned - 1, least - 1, -1):
-            run = lane.records[at]
-            if run < 0:
-                continue
-            if run in self._seen:
-                self._drop_reference(lane, run)
-                lane.records[at] = NONE
-            else:
-                self._seen.add(run)
-        lane.scanned = least
-
-    def _end_scan(self, lane: _Lane) -> None:
-        self._scan, self._seen = None, set()
-        del self._to_scan[lane]
-        if not lane.is_forgotten:
-            records = np.frombuffer(lane.records, dtype=np.intc)[lane.head :]
-            lane.records = array("i", records[records != NONE].tobytes())
-            lane.head = 0
-            lane.scan_at = 2 * len(lane.records) + _SLACK
 
     def _new_lane(self, slot: int) -> _Lane:
         if self._free:
@@ -267,17 +223,13 @@ class PrefixIndex:
         """Drop a few runs of forgotten slots."""
         for _ in range(_RUNS_CLEANED):
             lane = self._forgotten[-1]
-            size = len(lane.records) - lane.head
-            if lane.front < 0 and not size:
+            run = lane.pop_oldest_end()
+            if run is None:
                 self._free.append(lane.number)
                 self._forgotten.pop()
                 if not self._forgotten:
                     break
                 continue
-            run, lane.front = lane.front, NONE
-            if run < 0:
-                run = lane.records[lane.head]
-                lane.head += 1
             self._evict_tail(lane, run, sys.maxsize)
 
     def _mark(self, matched: NDArray[np.int32], mask: int, depth: int) -> None:

@@ -84,7 +84,7 @@ class ApproxPrefixCacheParameters(Parameters, frozen=True):
     lru_capacity_per_server: Annotated[CountOrDefault, Tunable(1_000, 1_000_000, log=True)] = 31250
     """Maximum blocks recorded for each endpoint."""
     max_bytes_per_server: Annotated[int, Meta(ge=BYTES_PER_ENTRY)] = 10 * 1024 * 1024
-    """Memory for the blocks of each endpoint, at 64 bytes each; also limits their number."""
+    """Memory for the blocks of each endpoint, at 320 bytes each; also limits their number."""
     block_size: Natural = 0
     """Deprecated: used if `blockSizeTokens` is left out."""
     max_prefix_blocks_to_match: Natural = 2048
@@ -149,7 +149,7 @@ class ApproxPrefixCacheProducer(
     A block has `blockSizeTokens` times 4 bytes of the canonical prompt; the last block of a prompt may be shorter.
     Blocks are hashed in a chain whose seed is the model and the cache salt. Each prompt of a list has its own chain,
     and the limits apply to all of them together. The request's blocks are recorded for the target of each profile, not
-    for its fallbacks. The index keeps `min(capacity, maxBytesPerServer / 64)` blocks for each endpoint and evicts the
+    for its fallbacks. The index keeps `min(capacity, maxBytesPerServer / 320)` blocks for each endpoint and evicts the
     least recently used. With `autoTune`, the block size is that of the first endpoint of the pool that reports one,
     limited to 64 to 4096 tokens. The capacity is then the number of blocks that the engine can cache, plus those that
     it has yet to compute for requests in flight, if these are counted: they are recorded before they are in the cache.

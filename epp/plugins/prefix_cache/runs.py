@@ -1,238 +1,119 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chains of block hashes as runs, and the lanes that hold each run."""
 
-from array import array
 from sys import byteorder
 
-_MOST_AVERAGE = 48
-"""Average entries of a bucket above which a bucket is added: a search takes 0.1 microseconds."""
+import msgspec
+
+_TABLES = 64
+"""Dictionaries of runs: the event loop waits while one grows, and one of all runs would take 40 milliseconds."""
 _MOST_SETS_SHARED = 4096
 """Maximum sets of lanes kept as one object for all runs that have them."""
 
 
-class IntTable:
-    """Hash table from 64-bit to 32-bit integers that grows by one bucket at a time (linear hashing).
+class Run(msgspec.Struct, eq=False, gc=False):
+    """Consecutive blocks of a chain. The object identifies its last block: a split makes a new object of the beginning.
 
-    No call rehashes the whole table, and an entry takes 12 bytes. Keys are hashes or consecutive numbers.
+    A run refers only to the run before it, so that no garbage collection is necessary.
     """
 
-    __slots__ = ("_count", "_keys", "_mask", "_values")
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._mask = 0
-        """The least 2^n - 1 with a bit for every bucket number."""
-        self._keys = [bytearray()]
-        self._values = [array("i")]
+    parent: "Run | None"
+    """The previous run; None at the start."""
+    first: int
+    """Hash of the first block, which covers all blocks before it."""
+    rest: bytes
+    """Hashes after the first, 8 bytes each."""
+    mask: int
+    """Lanes that hold the run, as bits."""
 
     def __len__(self) -> int:
-        return self._count
+        """Return the number of blocks."""
+        return 1 + len(self.rest) // 8
 
-    def get(self, key: int, default: int = -1) -> int:
-        number = key & self._mask
-        if number >= len(self._keys):
-            number &= self._mask >> 1
-        needle = key.to_bytes(8, byteorder)
-        at = self._keys[number].find(needle)
-        if at < 0:
-            return default
-        if at & 7 and (at := _find(self._keys[number], needle, at)) < 0:
-            return default
-        return self._values[number][at >> 3]
-
-    def put(self, key: int, value: int) -> None:
-        number = self._number(key)
-        at = _find(self._keys[number], key.to_bytes(8, byteorder))
-        if at >= 0:
-            self._values[number][at >> 3] = value
-        else:
-            self._append(number, key, value)
-
-    def add(self, key: int, value: int) -> None:
-        """Put a key that is absent."""
-        self._append(self._number(key), key, value)
-
-    def increment(self, key: int) -> None:
-        """Add one to the value of a key, 0 if it is absent."""
-        number = self._number(key)
-        at = _find(self._keys[number], key.to_bytes(8, byteorder))
-        if at >= 0:
-            self._values[number][at >> 3] += 1
-        else:
-            self._append(number, key, 1)
-
-    def pop(self, key: int, default: int = -1) -> int:
-        number = self._number(key)
-        keys, values = self._keys[number], self._values[number]
-        at = _find(keys, key.to_bytes(8, byteorder)) >> 3
-        if at < 0:
-            return default
-        found = values[at]
-        last = values.pop()
-        if at < len(values):
-            values[at] = last
-            keys[8 * at : 8 * at + 8] = keys[-8:]
-        del keys[-8:]
-        self._count -= 1
-        return found
-
-    def _number(self, key: int) -> int:
-        number = key & self._mask
-        return number if number < len(self._keys) else number & (self._mask >> 1)
-
-    def _append(self, number: int, key: int, value: int) -> None:
-        self._keys[number] += key.to_bytes(8, byteorder)
-        self._values[number].append(value)
-        self._count += 1
-        if self._count > _MOST_AVERAGE * len(self._keys):
-            self._split()
-
-    def _split(self) -> None:
-        added = len(self._keys)
-        if added > self._mask:
-            self._mask = 2 * self._mask + 1
-        source = added & (self._mask >> 1)
-        keys, values = memoryview(self._keys[source]).cast("Q"), self._values[source]
-        shared = ((bytearray(), array("i")), (bytearray(), array("i")))
-        for key, value in zip(keys, values, strict=True):
-            its_keys, its_values = shared[key & self._mask == added]
-            its_keys += key.to_bytes(8, byteorder)
-            its_values.append(value)
-        (self._keys[source], self._values[source]), (last_keys, last_values) = shared
-        self._keys.append(last_keys)
-        self._values.append(last_values)
-
-
-def _find(keys: bytearray, needle: bytes, start: int = 0) -> int:
-    """Return the position of a key; negative if absent."""
-    at = keys.find(needle, start)
-    while at > 0 and at & 7:  # a match across two keys
-        at = keys.find(needle, at + 1)
-    return at
-
-
-NONE = -1
+    def common(self, chain: bytes, depth: int) -> int:
+        """Return the number of blocks that a chain from `depth` on shares with the run; the first is known to match."""
+        begin = 8 * depth + 8
+        if chain.startswith(self.rest, begin):
+            return len(self)
+        theirs = chain[begin : begin + len(self.rest)]
+        if self.rest.startswith(theirs):
+            return 1 + len(theirs) // 8
+        differing = int.from_bytes(theirs, "little") ^ int.from_bytes(self.rest[: len(theirs)], "little")
+        lowest_bit = (differing & -differing).bit_length() - 1
+        return 1 + lowest_bit // 64
 
 
 class Runs:
-    """Runs of block hashes by number; a run is found by the hash of its first block, which covers all blocks before it.
-
-    A block takes 8 bytes, a run about 50 more. The number of a run identifies its end: a split gives a new number to
-    the beginning.
-    """
+    """Runs by the hash of their first block. A block takes 8 bytes, a run about 200 more."""
 
     def __init__(self) -> None:
         self.blocks = 0
         """Blocks in all runs."""
-        self._by_first = IntTable()
-        self._first = array("Q")
-        self._rest: list[bytes] = []  # hashes after the first
-        self.parents = array("i")
-        """The previous run; NONE at the start."""
-        self.masks: list[int] = []
-        """Lanes that hold the run, as bits."""
-        self._free = array("i")
+        self._tables: tuple[dict[int, Run], ...] = tuple({} for _ in range(_TABLES))
         self._shared: dict[int, int] = {}
 
-    def child(self, parent: int, first: int) -> int:
-        """Return the run with this first block after `parent`, which is NONE at the start of a chain; else NONE."""
-        run = self._by_first.get(first, NONE)
-        return run if run >= 0 and self.parents[run] == parent else NONE
+    def child(self, parent: Run | None, first: int) -> Run | None:
+        """Return the run with this first block after `parent`, which is None at the start of a chain."""
+        run = self._tables[first % _TABLES].get(first)
+        return run if run is not None and run.parent is parent else None
 
-    def size(self, run: int) -> int:
-        return 1 + len(self._rest[run]) // 8
-
-    def common(self, run: int, chain: bytes, depth: int) -> int:
-        """Return the number of blocks that a chain from `depth` on shares with the run; the first is known to match."""
-        rest = self._rest[run]
-        begin = 8 * depth + 8
-        if chain.startswith(rest, begin):
-            return 1 + len(rest) // 8
-        theirs = chain[begin : begin + len(rest)]
-        if rest.startswith(theirs):
-            return 1 + len(theirs) // 8
-        low, high = 0, len(theirs) // 8  # equal, not equal
-        while high - low > 1:
-            middle = (low + high) // 2
-            if rest.startswith(theirs[: 8 * middle]):
-                low = middle
-            else:
-                high = middle
-        return 1 + low
-
-    def extend(self, parent: int, chain: bytes, depth: int, lane: int) -> tuple[int, bool]:
+    def extend(self, parent: Run | None, chain: bytes, depth: int, lane: int) -> tuple[Run | None, bool]:
         """Return the run that continues a chain after `parent`, and whether the lane did not hold it before.
 
-        A missing run is added; a run that the chain shares only in part is split. NONE if another chain has the hash.
+        A missing run is added; a run that the chain shares only in part is split. None if another chain has the hash.
         """
         first = int.from_bytes(chain[8 * depth : 8 * depth + 8], byteorder)
-        run = self._by_first.get(first, NONE)
-        if run < 0:
-            run = self._new(parent, first, chain[8 * depth + 8 :], self._interned(1 << lane))
-            self._by_first.add(first, run)
+        run = self._tables[first % _TABLES].get(first)
+        if run is None:
+            run = Run(parent, first, chain[8 * depth + 8 :], self._interned(1 << lane))
+            self._put(run)
+            self.blocks += len(run)
             return run, True
-        if self.parents[run] != parent:
-            return NONE, False
-        count = self.common(run, chain, depth)
-        if count <= len(self._rest[run]) // 8:
+        if run.parent is not parent:
+            return None, False
+        count = run.common(chain, depth)
+        if count < len(run):
             run = self._split(run, count)
-        mask = self.masks[run]
-        if mask >> lane & 1:
+        if run.mask >> lane & 1:
             return run, False
-        self.masks[run] = self._interned(mask | 1 << lane)
+        run.mask = self._interned(run.mask | 1 << lane)
         return run, True
 
-    def release(self, run: int, lane: int) -> None:
+    def release(self, run: Run, lane: int) -> None:
         """Remove a lane that holds the run, and the run with its last lane."""
-        others = self.masks[run] ^ 1 << lane
+        others = run.mask ^ 1 << lane
+        run.mask = self._interned(others)
         if others:
-            self.masks[run] = self._interned(others)
             return
-        self.blocks -= self.size(run)
-        first = self._first[run]
-        if self._by_first.get(first) == run:
-            self._by_first.pop(first)
-        self._rest[run] = b""
-        self._free.append(run)
+        self.blocks -= len(run)
+        table = self._tables[run.first % _TABLES]
+        if table.get(run.first) is run:
+            del table[run.first]
 
-    def cut(self, run: int, count: int, lane: int) -> int:
+    def cut(self, run: Run, count: int, lane: int) -> Run:
         """Release all but the first `count` blocks for a lane; return the run of these."""
-        if self.masks[run] == 1 << lane:
-            self.blocks -= self.size(run) - count
-            self._rest[run] = self._rest[run][: 8 * (count - 1)]
+        if run.mask == 1 << lane:
+            self.blocks -= len(run) - count
+            run.rest = run.rest[: 8 * (count - 1)]
             return run
         head = self._split(run, count)
         self.release(run, lane)
         return head
 
-    def _split(self, run: int, count: int) -> int:
+    def _split(self, run: Run, count: int) -> Run:
         """Split off the first `count` blocks, fewer than all, as a new run, and return it."""
-        rest, first = self._rest[run], self._first[run]
-        head = self._new(self.parents[run], first, rest[: 8 * (count - 1)], self.masks[run])
-        self._by_first.put(first, head)
-        self.parents[run] = head
-        self._first[run] = first = int.from_bytes(rest[8 * (count - 1) : 8 * count], byteorder)
-        self._by_first.put(first, run)
-        self._rest[run] = rest[8 * count :]
-        self.blocks -= count
+        before, first, rest = run.rest[: 8 * (count - 1)], run.rest[8 * (count - 1) : 8 * count], run.rest[8 * count :]
+        head = Run(run.parent, run.first, before, run.mask)
+        run.parent, run.first, run.rest = head, int.from_bytes(first, byteorder), rest
+        self._put(head)
+        self._put(run)
         return head
+
+    def _put(self, run: Run) -> None:
+        self._tables[run.first % _TABLES][run.first] = run
 
     def _interned(self, mask: int) -> int:
         """Return one object for equal sets of lanes: in a large pool a set takes more memory than a run."""
         if len(self._shared) >= _MOST_SETS_SHARED:
             self._shared.clear()
         return self._shared.setdefault(mask, mask)
-
-    def _new(self, parent: int, first: int, rest: bytes, mask: int) -> int:
-        """Add a run that is not found by its first block yet."""
-        if self._free:
-            run = self._free.pop()
-        else:
-            run = len(self._rest)
-            self._first.append(0)
-            self._rest.append(b"")
-            self.parents.append(NONE)
-            self.masks.append(0)
-        self._rest[run], self.parents[run], self.masks[run], self._first[run] = rest, parent, mask, first
-        self.blocks += 1 + len(rest) // 8
-        return run

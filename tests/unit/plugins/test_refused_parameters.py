@@ -73,7 +73,7 @@ REFUSED = {
         ({"cel": "device.vendor"}, "cel: unsupported expression at line 1, column 7"),
     ],
     "active-request-scorer": [({"maxBusyScore": nan}, "it must be")],
-    "approx-prefix-cache-producer": [({"maxBytesPerServer": 0}, "maxBytesPerServer is 0; it must be at least 64")],
+    "approx-prefix-cache-producer": [({"maxBytesPerServer": 0}, "maxBytesPerServer is 0; it must be at least 320")],
     "balance-scorer": [({"halfLife": duration}, "halfLife") for duration in ("0", "-1s", "soon")],
     "best-fit-scorer": [
         ({"memoryWeight": 0, "computeWeight": 0}, "memoryWeight and computeWeight are all 0"),
