@@ -2,7 +2,7 @@
 """Fairness policy by the recent service or the turns of flows, and the order of flows that it uses."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from heapq import nlargest
 from math import log2
 from typing import Annotated, Literal
@@ -26,17 +26,13 @@ from epp.framework import (
     Snapshot,
 )
 from epp.framework.arrays import Floats, highest, lowest
-from epp.framework.flow_control import FairnessPolicy, FlowOrder, Heap, Queued
+from epp.framework.flow_control import FairnessPolicy, FlowOrder, Queued
 from epp.framework.limits import Weight
 from epp.framework.messages import printable
 from epp.framework.plugin_status import PluginMetric, Sample
 
 _MOST_PROGRAMS = 16_384
-_LARGEST_EXPONENT = 256
-"""Half-lives after which service is rescaled, to stay within the range of a float."""
 _FIRST_CAPACITY = 16
-_SMALL = 1e-290
-"""Range of service, in ledger units, that counts as 0: it is thousands of half-lives old."""
 
 
 class Program(msgspec.Struct, eq=False):
@@ -45,7 +41,9 @@ class Program(msgspec.Struct, eq=False):
     used_at: float
     """Time of the last use, in seconds on the clock."""
     service: float = 0.0
-    """Service in ledger units."""
+    """Service in tokens at the last charge."""
+    charged_at: float = 0.0
+    """Half-lives at the last charge."""
     requests: int = 0
     """Number of routed requests."""
     waited_seconds: float = 0.0
@@ -57,23 +55,20 @@ class Program(msgspec.Struct, eq=False):
 class ServiceLedger:
     """Service by flow, for the `most` most recently used flows.
 
-    Instead of decaying all entries, the ledger counts later tokens in larger units: `2 ** half_lives` for each token.
-    Entries are rescaled once these numbers become large. Service decays with a half-life, or without one by a factor
-    for each dispatched request.
+    Service decays with a half-life, or without one by a factor for each dispatched request. An entry is decayed when it
+    is read, from the half-lives since its last charge.
     """
 
-    def __init__(self, *, half_life_seconds: float, factor: float, now: float, most: int = _MOST_PROGRAMS) -> None:
+    def __init__(self, *, half_life_seconds: float, factor: float, most: int = _MOST_PROGRAMS) -> None:
         self.programs: OrderedDict[str, Program] = OrderedDict()
         """Statistics by flow, in order of last use."""
         self.dispatched = 0
         self._most = most
         self._half_lives_per_second = 1.0 / half_life_seconds if half_life_seconds else 0.0
         self._half_lives_per_dispatch = 0.0 if half_life_seconds else -log2(factor)
-        self._unit = self._half_lives(now)
-        """Half-lives at which one unit equals one token."""
-        self.orders: WeakSet[LeastAttained] = WeakSet()
 
-    def _half_lives(self, now: float) -> float:
+    def half_lives(self, now: float) -> float:
+        """Return the half-lives from a fixed time in the past until now."""
         return now * self._half_lives_per_second + self.dispatched * self._half_lives_per_dispatch
 
     def use(self, flow: str, now: float) -> Program:
@@ -88,76 +83,54 @@ class ServiceLedger:
             program.used_at = now
         return program
 
-    def charge(self, flow: str, tokens: float, now: float) -> float:
-        """Add service to a flow; return the half-lives at this time, for `correct()`."""
-        half_lives = self._half_lives(now)
-        self._set(flow, self.use(flow, now), tokens * self._units_per_token(half_lives))
-        return half_lives
+    def charge(self, flow: str, tokens: float, now: float, *, instead_of: tuple[int, float] = (0, 0.0)) -> float:
+        """Add service to a flow; return the half-lives at this time.
 
-    def correct(self, flow: str, tokens: float, now: float, *, instead_of: tuple[int, float]) -> None:
-        """Replace an earlier charge: its tokens, and the half-lives at that time."""
-        half_lives = self._half_lives(now)
-        charge = _decayed(instead_of[0], half_lives - instead_of[1])
-        self._set(flow, self.use(flow, now), (tokens - charge) * self._units_per_token(half_lives))
+        `instead_of` is an earlier charge that this one replaces: its tokens, and the half-lives that it returned.
+        """
+        program, half_lives = self.use(flow, now), self.half_lives(now)
+        earlier_tokens, earlier_half_lives = instead_of
+        replaced = _decayed(earlier_tokens, half_lives - earlier_half_lives)
+        program.service = max(0.0, self.tokens(program, now) + tokens - replaced)
+        program.charged_at = half_lives
+        return half_lives
 
     def tokens(self, program: Program, now: float) -> float:
         """Return the decayed service in tokens."""
-        return _decayed(program.service, self._half_lives(now) - self._unit)
+        return _decayed(program.service, self.half_lives(now) - program.charged_at)
 
     def forget(self, before: float) -> None:
         """Forget flows that were last used before this time."""
         while self.programs and next(iter(self.programs.values())).used_at < before:
             self.programs.popitem(last=False)
 
-    def _set(self, flow: str, program: Program, added: float) -> None:
-        program.service = max(0.0, program.service + added)
-        for order in self.orders:
-            order.changed(flow, program.service)
 
-    def _units_per_token(self, half_lives: float) -> float:
-        """Return the ledger units of one token now."""
-        ahead = half_lives - self._unit
-        if ahead > _LARGEST_EXPONENT:
-            for program in self.programs.values():
-                program.service = _decayed(program.service, ahead)
-            for order in self.orders:
-                order.rescale(ahead)
-            self._unit, ahead = half_lives, 0.0
-        return float(2.0**ahead)
+class ProgramOrder(FlowOrder):
+    """Order of waiting flows by the scores of the policy, lowest first, and by arrival of the first request if equal.
 
-
-class LeastAttained(FlowOrder):
-    """Order by `service_weight * service + wait_weight * arrival`, lowest first.
-
-    Both terms are scaled to 0..1 over the waiting flows. Decay and time shift all flows equally, so the order only
-    changes with new service or arrivals.
+    Time changes the scores, but not their order. The order changes only when a first request, or what the policy knows
+    about a flow, changes.
     """
 
-    def __init__(self, ledger: ServiceLedger, service_weight: float, wait_weight: float) -> None:
-        self._ledger = ledger
-        self._service_weight = service_weight
-        self._wait_weight = wait_weight
+    def __init__(self, policy: "ProgramAwareFairness") -> None:
+        self._policy = policy
         self._flows: list[str] = []
         self._places: dict[str, int] = {}
-        self._service = np.zeros(_FIRST_CAPACITY)
-        self._arrived = np.zeros(_FIRST_CAPACITY)
-        self._numbers = np.zeros(_FIRST_CAPACITY, dtype=np.int64)
+        self._columns = np.zeros((4, _FIRST_CAPACITY))
+        """Arrival and number of the first request of each flow, and the two numbers that the policy has for it."""
         self._first: str | None = None
+        """The next flow; None if it must be found again."""
 
     def head(self, flow: str, key: float, queued: Queued) -> None:
         place = self._places.get(flow)
         if place is None:
             place = self._places[flow] = len(self._flows)
             self._flows.append(flow)
-            if place == len(self._service):
-                self._service = np.resize(self._service, 2 * place)
-                self._arrived = np.resize(self._arrived, 2 * place)
-                self._numbers = np.resize(self._numbers, 2 * place)
-            program = self._ledger.programs.get(flow)
-            self._service[place] = 0.0 if program is None else program.service
-        self._arrived[place] = queued.enqueued_at
-        self._numbers[place] = queued.number
-        self._first = None
+            if place == self._columns.shape[1]:
+                self._columns = np.pad(self._columns, ((0, 0), (0, place)))
+        self._columns[0, place] = queued.enqueued_at
+        self._columns[1, place] = queued.number
+        self.changed(flow)
 
     def empty(self, flow: str) -> None:
         place = self._places.pop(flow, None)
@@ -165,36 +138,29 @@ class LeastAttained(FlowOrder):
             return
         last = self._flows.pop()
         if last != flow:  # the last flow moves to the free place
-            end = len(self._flows)
             self._flows[place], self._places[last] = last, place
-            for column in (self._service, self._arrived, self._numbers):
-                column[place] = column[end]
+            self._columns[:, place] = self._columns[:, len(self._flows)]
         self._first = None
 
     def first(self) -> str:
         if self._first is None:
-            count = len(self._flows)
-            score = _scaled(self._service[:count], self._service_weight)
-            score += _scaled(self._arrived[:count], self._wait_weight)
-            best = (score <= score[score.argmin()]).nonzero()[0]
-            place = best[self._numbers[best].argmin()] if len(best) > 1 else best[0]
+            arrived, number, one, other = self._columns[:, : len(self._flows)]
+            scores = self._policy.scores(arrived, one, other)
+            best = (scores <= lowest(scores)).nonzero()[0]
+            place = best[number[best].argmin()] if len(best) > 1 else best[0]
             self._first = self._flows[place]
         return self._first
 
     def dispatched(self, flow: str) -> None:
-        self._ledger.dispatched += 1
+        self._policy.dispatched()
 
-    def changed(self, flow: str, service: float) -> None:
-        """Update the service of a flow, if it is queued."""
+    def changed(self, flow: str) -> None:
+        """Ask the policy for the numbers of a flow again, if it is queued."""
         place = self._places.get(flow)
         if place is not None:
-            self._service[place] = service
+            numbers = self._policy.numbers(flow, self._columns.item(0, place))
+            self._columns[2, place], self._columns[3, place] = numbers
             self._first = None
-
-    def rescale(self, half_lives: float) -> None:
-        """Divide all service by `2 ** half_lives`."""
-        self._service[: len(self._flows)] *= 2.0**-half_lives
-        self._first = None
 
 
 def _decayed(value: float, half_lives: float) -> float:
@@ -204,9 +170,11 @@ def _decayed(value: float, half_lives: float) -> float:
 def _scaled(values: Floats, weight: float) -> Floats:
     """Return values as shares of their range, times the weight; 0 if all are equal."""
     least = lowest(values)
-    span = highest(values) - least
     shares: Floats = values - least
-    shares *= weight / span if span > _SMALL else 0.0
+    span = highest(shares)
+    if span > 0:
+        shares /= span
+        shares *= weight
     return shares
 
 
@@ -279,24 +247,40 @@ class ProgramAwareFairness(
 
     def setup(self) -> None:
         given = self.parameters
-        now = self.clock.now()
-        self._ledger = ServiceLedger(
-            half_life_seconds=given.las_half_life_seconds, factor=given.las_decay_factor, now=now
-        )
-        self._swept_at = now
-        self._turn_orders: WeakSet[_TurnPriority] = WeakSet()
+        self._ledger = ServiceLedger(half_life_seconds=given.las_half_life_seconds, factor=given.las_decay_factor)
+        self._swept_at = self.clock.now()
+        self._by_turns = given.strategy == "turn-priority"
+        self._orders: WeakSet[ProgramOrder] = WeakSet()
         self._charge: DataKey[tuple[int, float]] = DataKey("attained-service", producer=self.name)
         """Tokens charged for a request, and the half-lives at that time."""
 
     def order(self) -> FlowOrder:
-        given = self.parameters
-        if given.strategy == "turn-priority":
-            by_turns = _TurnPriority(self._turn, given.turn_priority_time_weight)
-            self._turn_orders.add(by_turns)
-            return by_turns
-        order = LeastAttained(self._ledger, given.las_weight_service, given.las_weight_head_wait)
-        self._ledger.orders.add(order)
+        order = ProgramOrder(self)
+        self._orders.add(order)
         return order
+
+    def dispatched(self) -> None:
+        self._ledger.dispatched += 1
+
+    def numbers(self, flow: str, arrived_at: float) -> tuple[float, float]:
+        """Return what `scores` needs of a flow whose first request arrived at this time.
+
+        It is the service in tokens and the half-lives at the last charge; with `turn-priority`, the turn and 0.
+        """
+        if self._by_turns:
+            return self._turn(flow, arrived_at), 0.0
+        program = self._ledger.programs.get(flow)
+        return (0.0, 0.0) if program is None else (program.service, program.charged_at)
+
+    def scores(self, arrived: Floats, one: Floats, other: Floats) -> Floats:
+        """Return the scores of flows, by the arrivals of their first requests and the two `numbers` of each flow."""
+        given = self.parameters
+        if self._by_turns:
+            return given.turn_priority_time_weight * arrived - one  # all waits grow at the same rate
+        service = one * np.exp2(other - self._ledger.half_lives(self.clock.now()))
+        scores = _scaled(service, given.las_weight_service)
+        scores += _scaled(arrived, given.las_weight_head_wait)
+        return scores
 
     def pre_request(self, request: Request, result: SchedulingResult) -> None:
         now = self.clock.now()
@@ -310,17 +294,17 @@ class ProgramAwareFairness(
         program = self._ledger.use(request.fairness_id, now)
         program.requests += 1
         program.turns = turn
-        self._turns_changed(request.fairness_id)
+        self._changed(request.fairness_id)
         program.waited_seconds += max(0.0, now - request.received_at)
 
     def report(self, request: Request, response: Response) -> Metadata:
         usage, charge = response.usage, request.get(self._charge)
         if usage is not None and charge is not None:
             tokens = usage.prompt_tokens + _OUTPUT_WEIGHT * usage.completion_tokens
-            self._ledger.correct(request.fairness_id, tokens, self.clock.now(), instead_of=charge)
+            self._ledger.charge(request.fairness_id, tokens, self.clock.now(), instead_of=charge)
         elif request.fairness_id in self._ledger.programs:
             self._ledger.use(request.fairness_id, self.clock.now())
-        self._turns_changed(request.fairness_id)
+        self._changed(request.fairness_id)
         return {}
 
     def _turn(self, flow: str, arrived_at: float) -> int:
@@ -330,8 +314,9 @@ class ProgramAwareFairness(
             return 1
         return program.turns + 1
 
-    def _turns_changed(self, flow: str) -> None:
-        for order in self._turn_orders:
+    def _changed(self, flow: str) -> None:
+        """Tell the orders that the service or the turns of a flow have changed."""
+        for order in self._orders:
             order.changed(flow)
 
     @property
@@ -341,7 +326,7 @@ class ProgramAwareFairness(
         waits = [program.waited_seconds / program.requests for _, program in programs]
         squares = sum(wait * wait for wait in waits)
         found = [Sample(_FAIRNESS, sum(waits) ** 2 / (len(waits) * squares) if squares else 1.0)]
-        programs.sort(key=lambda each: -each[1].service)
+        programs.sort(key=lambda each: -self._ledger.tokens(each[1], now))
         for label, program in {printable(flow, _MOST_LABEL): each for flow, each in programs[:_MOST_SHOWN]}.items():
             found.append(Sample(_WAIT, 1e3 * program.waited_seconds / program.requests, (label,)))
             found.append(Sample(_SERVICE, self._ledger.tokens(program, now), (label,)))
@@ -349,7 +334,7 @@ class ProgramAwareFairness(
 
     def dump_state(self, snapshot: Snapshot) -> object | None:
         now, programs = self.clock.now(), self._ledger.programs
-        shown = nlargest(_MOST_SHOWN, programs.items(), key=lambda each: each[1].service)
+        shown = nlargest(_MOST_SHOWN, programs.items(), key=lambda each: self._ledger.tokens(each[1], now))
         return {
             "programs": [
                 {
@@ -364,42 +349,3 @@ class ProgramAwareFairness(
             "maxPrograms": _MOST_SHOWN,
             "truncated": len(programs) > _MOST_SHOWN,
         }
-
-
-class _TurnPriority(FlowOrder):
-    """Order by `turn + weight * wait_seconds` of the first request, highest first.
-
-    All waits grow at the same rate, so the order changes only with arrivals and turns. The key is
-    `weight * arrival - turn`.
-    """
-
-    def __init__(self, turn: Callable[[str, float], int], weight: float) -> None:
-        """`turn` returns the turn of a request of a flow that arrived at this time: 1 for the first one."""
-        self._turn = turn
-        self._weight = weight
-        self._heads: dict[str, Queued] = {}
-        self._flows: Heap[str, tuple[float, ...], str] = Heap()
-
-    def head(self, flow: str, key: float, queued: Queued) -> None:
-        self._heads[flow] = queued
-        self.changed(flow)
-
-    def empty(self, flow: str) -> None:
-        self._heads.pop(flow, None)
-        self._flows.discard(flow)
-
-    def first(self) -> str:
-        first = self._flows.first()
-        assert first is not None  # noqa: S101  called only while a flow is queued
-        return first[1]
-
-    def dispatched(self, flow: str) -> None:
-        """Do nothing: turns are counted as requests are routed, queued or not."""
-
-    def changed(self, flow: str) -> None:
-        """Update the turn of a flow, if it is queued."""
-        queued = self._heads.get(flow)
-        if queued is not None:
-            turn = self._turn(flow, queued.enqueued_at)
-            key = self._weight * queued.enqueued_at - turn
-            self._flows.push((key, queued.number), flow, flow)
