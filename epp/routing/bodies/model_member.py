@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from epp.framework.errors import MalformedBodyError
-from epp.routing.bodies.members import SPACES, MemberScanner, Wanted, skip
+from epp.routing.bodies.members import MemberScanner, Wanted
 
 _PRIORITY = Wanted.named("priority")
 
@@ -38,28 +38,33 @@ def _with_first(body: bytes, member: bytes) -> bytes:
     return b"".join((body[:start], member, comma, body[start:]))
 
 
-_WORD = re.compile(rb'[^ \t\n\r{}\[\],:"]++')
-_MOST_BYTES, _MOST_STRINGS, _MOST_BRACKETS = 8 * 1024 * 1024, 100_000, 500_000
+_MOST_BYTES, _MOST_ESCAPES, _MOST_STRINGS, _MOST_BRACKETS = 8 * 1024 * 1024, 2 * 1024 * 1024, 100_000, 500_000
 """Limits on a text to complete, since it blocks the event loop."""
-_WINDOW_BYTES = 64 * 1024
 _STRUCTURE = (b"{", b"}", b"[", b"]", b",")
-_MOST_TAIL = 8
-"""More strings or tokens than JSON can have after its last bracket or comma."""
+_MOST_TAIL = 5
+"""More parts between quotes than JSON can have after its last bracket or comma."""
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
-_CLOSERS = bytes.maketrans(b"{[", b"}]")
-_INCOMPLETE_ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{0,3})?\Z")
-_INCOMPLETE_CHARACTER = re.compile(rb"[\xc0-\xff][\x80-\xbf]{0,2}\Z")
+_CLOSERS, _OPENERS = bytes.maketrans(b"{[", b"}]"), bytes.maketrans(b"}]", b"{[")
+_INCOMPLETE = re.compile(
+    rb"(?:\\u[dD][89abAB][0-9a-fA-F]{2})?(?:\\(?:u[0-9a-fA-F]{0,3})?)?\Z"
+    rb"|(?:[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2})\Z"
+)
+"""The first bytes of a character at the end of a string: of its escape, its surrogate pair or its UTF-8; or nothing."""
+_LONGEST_INCOMPLETE = len(r"\ud83d\ude0")
+_check = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def completed(body: bytes) -> bytes:
     """Return a truncated JSON text as a complete one.
 
-    A truncated string value is closed. A key without a value, and a number or literal that may be incomplete, are
-    dropped. A complete text is returned unchanged; a text that is not JSON does not become JSON.
+    Open strings, arrays and objects are closed. A key without a value, and an incomplete literal or character, are
+    dropped. A complete text is returned unchanged; a text that is not JSON does not become JSON, unless only what
+    follows the last bracket or comma is wrong.
     """
-    if len(body) > _MOST_BYTES:
+    has_escapes = b"\\" in body
+    if len(body) > _MOST_BYTES or (has_escapes and len(body) > _MOST_ESCAPES and body.count(b"\\") > _MOST_ESCAPES):
         return body
-    masked = body.replace(b"\\\\", b"__").replace(b'\\"', b"__") if b"\\" in body else body
+    masked = body.replace(b"\\\\", b"__").replace(b'\\"', b"__") if has_escapes else body
     if np.count_nonzero(np.frombuffer(masked, np.uint8) == ord('"')) > 2 * _MOST_STRINGS:
         return body
     parts = masked.split(b'"')  # odd parts are the content of strings
@@ -67,8 +72,15 @@ def completed(body: bytes) -> bytes:
     last = _last_structure(masked, parts) if closers else -1
     if last < 0:
         return body
-    cut = _cut(body, masked, last, closers)
-    return body[: _string_end(body)] + b'"' + closers if cut is None else body[:cut] + closers
+    text, tail = body, body[last + 1 :]
+    if len(parts) % 2 == 0:  # within a string
+        incomplete = _INCOMPLETE.search(masked, len(body) - _LONGEST_INCOMPLETE)
+        text = body[: incomplete.start() if incomplete else len(body)] + b'"'
+        tail = body[last + 1 : len(body) - len(parts[-1])] + b'"'  # the content of the string does not matter
+    innermost = closers[:1]  # of the open brackets, which `tail` is in
+    if tail.strip() and _is_json(innermost.translate(_OPENERS) + tail + innermost):
+        return text + closers
+    return body[: last if body.startswith(b",", last) else last + 1] + closers
 
 
 def _closers(outside: bytes) -> bytes:
@@ -99,64 +111,10 @@ def _last_structure(masked: bytes, parts: list[bytes]) -> int:
     return -1
 
 
-def _cut(body: bytes, masked: bytes, last: int, closers: bytes) -> int | None:
-    """Return the end of the last complete value or of the last opening bracket; None for an open string value.
-
-    `last` is the position of the last bracket or comma.
-    """
-    structure = body[last : last + 1]
-    cut = len(body[:last].rstrip()) if structure == b"," else last + 1
-    expects_value = structure == b"[" or (structure == b"," and closers.startswith(b"]"))
-    position = last + 1
-    for _ in range(_MOST_TAIL):
-        position = skip(SPACES, masked, position)
-        token = masked[position : position + 1]
-        if token == b":":
-            position, expects_value = position + 1, True
-            continue
-        if token == b'"':
-            position = masked.find(b'"', position + 1) + 1
-            if not position:
-                return None if expects_value else cut
-            if not expects_value:  # a key
-                continue
-        else:
-            position = skip(_WORD, masked, position)
-            if position == len(masked):  # 12, or 123
-                break
-        cut, expects_value = position, False
-    return cut
-
-
-def _string_end(body: bytes) -> int:
-    """Return the position at which to close a truncated string: before an incomplete escape or character."""
-    end = len(body)
-    escape = _INCOMPLETE_ESCAPE.search(body, max(end - 5, 0))
-    if escape is not None and _starts_escape(body, escape.start()):
-        end = escape.start()
-    character = _INCOMPLETE_CHARACTER.search(body, max(end - 3, 0), end)
-    if character is not None and not _is_complete(character[0]):
-        end = character.start()
-    return end
-
-
-def _starts_escape(body: bytes, at: int) -> bool:
-    """Return whether the backslash at a position starts an escape: an even number of backslashes precedes it."""
-    before = 0
-    while at:
-        window = body[max(at - _WINDOW_BYTES, 0) : at]
-        left = len(window.rstrip(b"\\"))
-        before += len(window) - left
-        if left:
-            break
-        at -= len(window)
-    return before % 2 == 0
-
-
-def _is_complete(character: bytes) -> bool:
+def _is_json(text: bytes) -> bool:
     try:
-        character.decode()
-    except UnicodeDecodeError:
+        _check(text)
+    except (ValueError, RecursionError):
         return False
     return True
 
@@ -172,15 +130,10 @@ class _Model(msgspec.Struct, gc=False):
 _decode = msgspec.json.Decoder(_Model).decode
 
 
-class TooManyModelsError(Exception):
-    """The object has more than two `model` members."""
-
-
 def model_values(body: bytes) -> list[tuple[int, int]] | None:
-    """Return start and end of each value of `model`, in order; None for a body that is not a JSON object.
+    """Return start and end of the last three values of `model`, in order; None for a body that is not a JSON object.
 
-    Raises TooManyModelsError: msgspec returns the last of several members, so the part before it is decoded again for
-    each further member.
+    msgspec returns the last of several members, so the part before it is decoded again for each further member.
     """
     found: list[tuple[int, int]] = []
     rest = body
@@ -191,12 +144,10 @@ def model_values(body: bytes) -> list[tuple[int, int]] | None:
             return None
         if isinstance(model, msgspec.UnsetType):
             return found[::-1]
-        if len(found) == MOST_MODELS:
-            raise TooManyModelsError
         start = _address(model) - _address(rest)
         found.append((start, start + len(memoryview(model))))
         before = _before_member(rest, start)
-        if before is None:
+        if before is None or len(found) > MOST_MODELS:
             return found[::-1]
         rest = before
 
@@ -233,12 +184,11 @@ def with_model(body: bytes, model: str, *, partial: bool = False) -> bytes:
     A body without a top-level `model`, or that is not a JSON object, is returned unchanged. In a truncated body, a
     complete `model` is replaced only if `partial` is set.
     """
-    try:
-        spans = model_values(completed(body) if partial else body)
-    except TooManyModelsError as error:
-        raise MalformedBodyError('"model" is in the JSON body more than twice: send it once', param="model") from error
+    spans = model_values(completed(body) if partial else body)
     if spans is None:
         spans = _scanned(body, partial=partial)
+    if len(spans) > MOST_MODELS:
+        raise MalformedBodyError('"model" is in the JSON body more than twice: send it once', param="model")
     if not spans or spans[-1][1] > len(body):
         return body
     value = msgspec.json.encode(model)

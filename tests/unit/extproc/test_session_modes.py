@@ -126,6 +126,12 @@ def test_partial_body_that_says_too_little_is_routed_like_none_and_a_whole_one_i
     assert reply.immediate_response.status.code == 400
 
 
+def test_partial_body_that_is_nested_too_deeply_is_routed_by_its_headers(bench):
+    body = b'{"model":"m","messages":' + b"[" * 400_000
+    (reply,) = bench.session().receive(saying("BUFFERED_PARTIAL"), request_body(body, end=False))
+    assert headers_set(reply)[DESTINATION]
+
+
 def test_streamed_request_is_routed_by_its_headers_and_each_piece_passes(bench):
     session = bench.session()
     (first,) = session.receive(saying("STREAMED"))
