@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The streams of one connection and their calls: from the first message to the status."""
 
-import math
 from array import array
 from collections.abc import Callable
 from functools import partial
@@ -74,11 +73,6 @@ class Calls:
             self.finish(stream, Status.UNIMPLEMENTED, f"unknown method {head.path[:100]}")
             return
         self.begun += not head.path.startswith(_HEALTH_CHECKS)
-        if head.timeout is not None:
-            if math.isnan(head.timeout):
-                self.finish(stream, Status.INTERNAL, "grpc-timeout is not a number of at most 8 digits and a unit")
-                return
-            stream.deadline = self._host.after(head.timeout, partial(self._expired, stream))
         stream.account.on_evict = partial(self._evict, stream)
         try:
             stream.call = method(Outlet(self, stream, self._peer, head.metadata))
@@ -249,10 +243,7 @@ class Calls:
         """End our side once the outbox is sent; empty `trailers` for none."""
         if stream.outbox:
             stream.ending = trailers
-            stream.deadline = self._host.after(self._limits.write_stall_seconds, partial(self._expired, stream))
             return
-        if stream.deadline is not None:
-            stream.deadline.cancel()
         out = self._windows.out
         if trailers:
             self._windows.send_headers(stream.id, trailers, END_STREAM)
@@ -329,9 +320,6 @@ class Calls:
     def _leave(self, stream: Stream) -> None:
         """Close the call of a stream, now or once it no longer waits."""
         stream.ready = False
-        if stream.deadline is not None:
-            stream.deadline.cancel()
-            stream.deadline = None
         if stream.silence is not None:
             stream.silence.cancel()
             stream.silence = None
@@ -352,15 +340,6 @@ class Calls:
         del self.open[stream.id]
         self.record_closed(stream.id, by_us=by_us)
         self._windows.release(stream)
-
-    def _expired(self, stream: Stream) -> None:
-        stream.deadline = None
-        if stream.id not in self.open:
-            return
-        if stream.outbox:  # a status cannot overtake unread answers
-            self.reset(stream, ErrorCode.CANCEL)
-        else:
-            self.finish(stream, Status.DEADLINE_EXCEEDED, "the deadline of the client has passed")
 
 
 def _close(call: Call) -> None:

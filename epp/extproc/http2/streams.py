@@ -26,9 +26,7 @@ _PSEUDO = frozenset({b":method", b":scheme", b":path", b":authority"})
 _NAME = re.compile(rb"[!-9;-@\[-~]+")
 """Visible characters except capitals and colons."""
 _VALUE = re.compile(rb"(?:[^\x00\r\n\t ](?:[^\x00\r\n]*[^\x00\r\n\t ])?)?")
-_TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
 _NONE: Mapping[str, str] = MappingProxyType({})
-_SECONDS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 
 Fields = Sequence[tuple[bytes, bytes]]
 
@@ -46,8 +44,6 @@ class Head:
     content_type: str
     encoding: str
     """Compression of messages; empty for none."""
-    timeout: float | None
-    """Seconds; NaN for a value that cannot be read."""
     content_length: int | None
     is_grpc: bool
     """Whether it is a gRPC request."""
@@ -171,7 +167,6 @@ def read_head(fields: Iterable[tuple[bytes, bytes]], wanted: Iterable[tuple[str,
         path=_text(pseudo.get(b":path", b"")),
         content_type=content_type,
         encoding="" if encoding == b"identity" else _text(encoding),
-        timeout=_timeout(regular.get(b"grpc-timeout")),
         content_length=None if length is None else int(length),
         is_grpc=method == "POST" and (kind == "application/grpc" or kind.startswith("application/grpc+")),
         metadata=_metadata(regular, wanted) if wanted else _NONE,
@@ -201,13 +196,6 @@ def _check_pseudo(pseudo: dict[bytes, bytes], regular: dict[bytes, bytes]) -> No
         raise MalformedError("CONNECT with a scheme or a path")
     if b"host" in regular and regular[b"host"] != pseudo.get(b":authority", regular[b"host"]):
         raise MalformedError("a host that differs from the authority")
-
-
-def _timeout(value: bytes | None) -> float | None:
-    if value is None:
-        return None
-    found = _TIMEOUT.fullmatch(value)
-    return float("nan") if found is None else int(found[1]) * _SECONDS[found[2]]
 
 
 def _text(value: bytes) -> str:
@@ -378,7 +366,6 @@ class Stream:
     """Remaining bytes by content-length; None without one."""
     waiting: Callable[[], object] | None = None
     """Cancels the wait for an answer; None without one."""
-    deadline: Timer | None = None
     silence: Timer | None = None
 
     def count(self) -> None:

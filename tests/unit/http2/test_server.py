@@ -176,7 +176,7 @@ def connections() -> list[Connection]:
     return [found for found in gc.get_objects() if isinstance(found, Connection)]
 
 
-async def test_deadline_of_the_client_is_kept(service):
+async def test_client_ends_its_call_at_its_deadline(service):
     async with talking(service) as (_, channel, talk):
         await channel.channel_ready()  # the deadline is for the call alone
         held = talk(timeout=1.0)
