@@ -38,7 +38,7 @@ async def test_ocm_2_and_12_scores_are_read_of_files_and_shown_to_a_hub(simulate
         await gateway.process.says("cluster score expired")
 
         replace(tmp_path / "hub.yaml", HUB.read_text().replace("value: 60", "value: 600"))
-        said = await gateway.process.says("status.scores[0].value is 600: write a number from -100 to 100")
+        said = await gateway.process.says("status.scores[0].value is 600: it must be between -100 and 100")
         assert "AddOnPlacementScore cluster-east/resource-usage-score" in said
 
         await read_until(lambda: scores(gateway), lambda found: found == [2, 1, 0], "the others are used")

@@ -19,6 +19,7 @@ from epp.framework.quantities import exact_quantity
 T = TypeVar("T")
 P = TypeVar("P", bound="Part")
 
+_MOST_FAULTS = 20
 _QUANTITY_CHARACTERS = 64
 _QUANTITY_REMEDY = "write a number, optionally with k, M, G, T, Ki, Mi, Gi or Ti"
 
@@ -47,10 +48,7 @@ class Metadata(Part, frozen=True, kw_only=True):
     @property
     def created(self) -> datetime | None:
         """Time of creation; None if unknown, as in a hand-written object."""
-        if isinstance(self.creation_timestamp, str):
-            with suppress(ValueError):
-                return _utc(self.creation_timestamp)
-        return None
+        return date_of(self.creation_timestamp)
 
     @property
     def is_terminating(self) -> bool:
@@ -119,6 +117,27 @@ def convert(data: object, cls: type[T], place: str = "") -> T:
         raise ValueError(mistakes_in(cls, plain, _quantity)[0].at(place)) from error
 
 
+def valid(annotation: Any, value: object, place: str, faults: list[str]) -> Any:
+    """Return a value that `convert` left as it is as that type, or None for one that does not fit.
+
+    Its place, value and remedy are added to the faults, of which the first twenty are explained.
+    """
+    try:
+        return msgspec.convert(value, annotation, dec_hook=_quantity)
+    except msgspec.ValidationError:
+        if len(faults) < _MOST_FAULTS:
+            faults.append(mistakes_in(annotation, value, _quantity)[0].at(place))
+        elif len(faults) == _MOST_FAULTS:
+            faults.append("further values do not fit either: correct them as well")
+        return None
+
+
+def valid_entries(cls: type[T], values: Iterable[object], place: str, faults: list[str]) -> tuple[T, ...]:
+    """Return the entries of a list as that type, without those that do not fit; `faults` says which and why."""
+    found = (valid(cls, value, f"{place}[{index}]", faults) for index, value in enumerate(values))
+    return tuple(each for each in found if each is not None)
+
+
 def decoded(content: bytes, cls: type[T]) -> T:
     """Return the struct in a JSON text; raises ValueError."""
     try:
@@ -162,6 +181,15 @@ def without_nulls(value: Any) -> Any:
     return value
 
 
+def date_of(value: object) -> datetime | None:
+    """Return the date in a text, in UTC if it names no time zone; None if it is not one."""
+    try:
+        date = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    return date if date is None or date.tzinfo else date.replace(tzinfo=UTC)
+
+
 def quantity_of(text: str | float) -> Fraction:
     """Return the value of a quantity; raises ValueError, also for one of more than 64 characters."""
     if isinstance(text, str) and len(text) > _QUANTITY_CHARACTERS:
@@ -180,57 +208,3 @@ def _quantity(cls: type, value: object) -> object:
             quantity_of(text.removesuffix("B"))
             remedy = f"write {text.removesuffix('B')}, without the B"
     raise ValueError(remedy)
-
-
-_MOST_FAULTS = 20
-
-
-class Faults:
-    """Impossible values of one object: field, value and remedy of each."""
-
-    def __init__(self) -> None:
-        self._found: list[str] = []
-        self._left_out = 0
-
-    @property
-    def found(self) -> tuple[str, ...]:
-        """First twenty faults as text, and the number of further ones."""
-        more = (f"{self._left_out} further values are impossible",) if self._left_out else ()
-        return (*self._found, *more)
-
-    def add(self, field: str, value: object, remedy: str) -> None:
-        if len(self._found) < _MOST_FAULTS:
-            self._found.append(f"{field} is {shown(value)}: {remedy}")
-        else:
-            self._left_out += 1
-
-    def number(self, field: str, value: object, low: float, high: float) -> float | None:
-        """Return a number within limits; record a fault and return None for any other value."""
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high:
-            return float(value)
-        self.add(field, value, f"write a number from {low:g} to {high:g}")
-        return None
-
-    def count(self, field: str, value: object, least: int = 0) -> int | None:
-        """Return a whole number; record a fault and return None for any other value."""
-        if isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**31:
-            return value
-        self.add(field, value, f"write a whole number of at least {least}")
-        return None
-
-    def time(self, field: str, value: object) -> float | None:
-        """Return seconds since the epoch; None without a value. Record a fault and return None for an invalid date."""
-        if value is None or value == "":
-            return None
-        if isinstance(value, str):
-            with suppress(ValueError, OverflowError):
-                return _utc(value).timestamp()
-        self.add(field, value, "write a date such as 2030-01-01T00:00:00Z")
-        return None
-
-    def choice(self, field: str, value: object, choices: tuple[str, ...]) -> str | None:
-        """Return one of the choices; record a fault and return None for any other value."""
-        if isinstance(value, str) and value in choices:
-            return value
-        self.add(field, value, f"write {' or '.join(choices)}")
-        return None

@@ -4,14 +4,27 @@
 import math
 import re
 from collections.abc import Mapping
-from fractions import Fraction
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from epp.framework.clusters import MOST_SCORE, ClusterTaint, TaintEffect
-from epp.kube.objects.base import ClusterObject, Condition, Faults, Object, Part, condition_of, convert, quantity_of
+from epp.framework.input_errors import shown
+from epp.framework.limits import Name
+from epp.kube.objects.base import (
+    ClusterObject,
+    Condition,
+    Object,
+    Part,
+    condition_of,
+    convert,
+    date_of,
+    valid_entries,
+    with_fields,
+)
 from epp.kube.objects.core import LabelSelector
+from epp.kube.objects.limits import Amount, Limit
 
 OCM = "cluster.open-cluster-management.io"
 CLUSTER_SET_LABEL = f"{OCM}/clusterset"
@@ -19,7 +32,6 @@ PLACEMENT_LABEL = f"{OCM}/placement"
 _GROUP_NAME_LABEL = f"{OCM}/decision-group-name"
 _GROUP_INDEX_LABEL = f"{OCM}/decision-group-index"
 _MOST_ITEMS = 1000
-_EFFECTS = tuple(str(effect) for effect in TaintEffect)
 _SECRET_PREFIX = "multikueue-"  # noqa: S105  a name
 
 
@@ -36,8 +48,7 @@ class AddOnPlacementScore(Object, frozen=True, kw_only=True):
 class ManagedCluster(ClusterObject, frozen=True, kw_only=True):
     taints: tuple[ClusterTaint, ...] = ()
     claims: Mapping[str, str] = msgspec.field(default_factory=dict)
-    allocatable: Mapping[str, Fraction] = msgspec.field(default_factory=dict)
-    capacity: Mapping[str, Fraction] = msgspec.field(default_factory=dict)
+    allocatable: Mapping[str, Amount] = msgspec.field(default_factory=dict, name="status.allocatable")
     conditions: tuple[Condition, ...] = ()
     faults: tuple[str, ...] = ()
 
@@ -60,55 +71,76 @@ class ManagedClusterSetBinding(Object, frozen=True, kw_only=True):
 
 class ClusterDecision(Part, frozen=True, kw_only=True):
     cluster_name: str
-    score: float | None = None
+    """Empty if no cluster was found."""
+    score: Annotated[float | None, Limit("write a number", least=-1e12, most=1e12)] = None
 
 
 class PlacementDecision(Object, frozen=True, kw_only=True):
     """A page of the decisions of a placement."""
 
-    placement: str
-    group: str = ""
-    """Name of the decision group, or its index if it has no name."""
-    decisions: tuple[ClusterDecision, ...] = ()
-    faults: tuple[str, ...] = ()
+    decisions: tuple[ClusterDecision, ...] = msgspec.field(default=(), name="status.decisions")
+
+    @property
+    def placement(self) -> str:
+        """`namespace/name` of the placement."""
+        return f"{self.metadata.namespace}/{self.metadata.labels[PLACEMENT_LABEL]}"
+
+    @property
+    def group(self) -> str:
+        """Name of the decision group, or its index if it has no name."""
+        labels = self.metadata.labels
+        return labels.get(_GROUP_NAME_LABEL) or labels.get(_GROUP_INDEX_LABEL, "")
 
 
-class _Item(Part, frozen=True, kw_only=True):
-    name: Any = None
-    value: Any = None
+def read_placement_decision(document: object) -> PlacementDecision:
+    """Return the page; raises ValueError, also for a missing placement label."""
+    found = convert(document, PlacementDecision)
+    if not found.metadata.labels.get(PLACEMENT_LABEL):
+        raise ValueError(f"metadata.labels[{PLACEMENT_LABEL}] is missing: write the name of the placement")
+    return found
 
 
-class _RawScore(Object, frozen=True, kw_only=True):
-    scores: tuple[_Item, ...] = msgspec.field(default=(), name="status.scores")
+class _Score(Part, frozen=True, kw_only=True):
+    name: Name
+    value: Annotated[float, Meta(ge=-MOST_SCORE, le=MOST_SCORE)]
+
+
+class _RawScores(Object, frozen=True, kw_only=True):
+    scores: tuple[Any, ...] = msgspec.field(default=(), name="status.scores")
     valid_until: Any = msgspec.field(default=None, name="status.validUntil")
 
 
 def read_score(document: object) -> AddOnPlacementScore:
     """Return the scores; if a name occurs several times, the last score is used. Raises ValueError."""
-    found, faults = convert(document, _RawScore), Faults()
-    if not found.metadata.namespace:
+    raw, faults = convert(document, _RawScores), list[str]()
+    if not raw.metadata.namespace:
         raise ValueError("metadata.namespace is missing: write the name of the cluster")
     scores: dict[str, float] = {}
-    for index, item in enumerate(found.scores[:_MOST_ITEMS]):
-        place = f"status.scores[{index}]"
-        if not isinstance(item.name, str) or not item.name:
-            faults.add(f"{place}.name", item.name, "write the name of the score, in quotes if it is a number")
-            continue
-        if item.name in scores:
-            faults.add(f"{place}.name", item.name, "write each name once; the last one is used")
-        value = faults.number(f"{place}.value", item.value, -MOST_SCORE, MOST_SCORE)
-        if value is not None:
-            scores[item.name] = value
-    if len(found.scores) > _MOST_ITEMS:
-        faults.add("status.scores", f"{len(found.scores)} items", f"write at most {_MOST_ITEMS}")
-    until = faults.time("status.validUntil", found.valid_until)
-    return AddOnPlacementScore(metadata=found.metadata, scores=scores, valid_until=until, faults=faults.found)
+    for each in valid_entries(_Score, raw.scores[:_MOST_ITEMS], "status.scores", faults):
+        if each.name in scores:
+            faults.append(f"status.scores has {each.name!r:.60} several times: write it once; the last one counts")
+        scores[each.name] = each.value
+    if len(raw.scores) > _MOST_ITEMS:
+        faults.append(f"status.scores has {len(raw.scores)} entries: write at most {_MOST_ITEMS}")
+    until = _seconds(raw.valid_until, "status.validUntil", faults)
+    return AddOnPlacementScore(metadata=raw.metadata, scores=scores, valid_until=until, faults=tuple(faults))
+
+
+def _seconds(date: object, place: str, faults: list[str]) -> float | None:
+    """Return the date in seconds since the epoch; None without a date, and for a text that is none."""
+    if date is None or date == "":
+        return None
+    found = date_of(date)
+    if found is None:
+        faults.append(f"{place} is {shown(date)}: write a date such as 2030-01-01T00:00:00Z")
+        return None
+    return found.timestamp()
 
 
 class _Taint(Part, frozen=True, kw_only=True):
     key: str
     value: str = ""
-    effect: Any = None
+    effect: TaintEffect
     time_added: Any = None
 
 
@@ -118,78 +150,26 @@ class _Claim(Part, frozen=True, kw_only=True):
 
 
 class _RawCluster(ClusterObject, frozen=True, kw_only=True):
-    taints: tuple[_Taint, ...] = msgspec.field(default=(), name="spec.taints")
+    taints: tuple[Any, ...] = msgspec.field(default=(), name="spec.taints")
     claims: tuple[_Claim, ...] = msgspec.field(default=(), name="status.clusterClaims")
-    allocatable: Mapping[str, Any] = msgspec.field(default_factory=dict, name="status.allocatable")
-    capacity: Mapping[str, Any] = msgspec.field(default_factory=dict, name="status.capacity")
+    allocatable: Mapping[str, Amount] = msgspec.field(default_factory=dict, name="status.allocatable")
     conditions: tuple[Condition, ...] = msgspec.field(default=(), name="status.conditions")
 
 
 def read_managed_cluster(document: object) -> ManagedCluster:
-    found, faults = convert(document, _RawCluster), Faults()
-    taints: list[ClusterTaint] = []
-    for index, taint in enumerate(found.taints):
-        place = f"spec.taints[{index}]"
-        effect = faults.choice(f"{place}.effect", taint.effect, _EFFECTS)
-        since = faults.time(f"{place}.timeAdded", taint.time_added)
-        if effect is not None:
-            taints.append(ClusterTaint(key=taint.key, value=taint.value, effect=TaintEffect(effect), since=since))
-    return ManagedCluster(
-        metadata=found.metadata,
-        taints=tuple(taints),
-        claims={claim.name: claim.value for claim in found.claims},
-        allocatable=_amounts("status.allocatable", found.allocatable, faults),
-        capacity=_amounts("status.capacity", found.capacity, faults),
-        conditions=found.conditions,
-        faults=faults.found,
-    )
-
-
-def _amounts(field: str, values: Mapping[str, object], faults: Faults) -> dict[str, Fraction]:
-    found: dict[str, Fraction] = {}
-    for name, value in values.items():
-        if isinstance(value, (str, int, float)) and not isinstance(value, bool):
-            try:
-                amount = quantity_of(value)
-            except ValueError:
-                amount = Fraction(-1)
-            if amount >= 0:
-                found[name] = amount
-                continue
-        faults.add(f"{field}[{name}]", value, "write a quantity of at least 0, such as 96 or 512Gi")
-    return found
-
-
-class _Decision(Part, frozen=True, kw_only=True):
-    cluster_name: str
-    score: Any = None
-
-
-class _RawPage(Object, frozen=True, kw_only=True):
-    decisions: tuple[_Decision, ...] = msgspec.field(default=(), name="status.decisions")
-
-
-def read_placement_decision(document: object) -> PlacementDecision:
-    """Return the page; raises ValueError, also for a missing placement label."""
-    found, faults = convert(document, _RawPage), Faults()
-    labels = found.metadata.labels
-    name = labels.get(PLACEMENT_LABEL, "")
-    if not name:
-        raise ValueError(f"metadata.labels[{PLACEMENT_LABEL}] is missing: write the name of the placement")
-    decisions: list[ClusterDecision] = []
-    for index, each in enumerate(found.decisions):
-        score = each.score
-        if score is not None:
-            score = faults.number(f"status.decisions[{index}].score", score, -1e12, 1e12)
-        if each.cluster_name:  # empty if no cluster was found
-            decisions.append(ClusterDecision(cluster_name=each.cluster_name, score=score))
-    return PlacementDecision(
-        metadata=found.metadata,
-        placement=f"{found.metadata.namespace or 'default'}/{name}",
-        group=labels.get(_GROUP_NAME_LABEL) or labels.get(_GROUP_INDEX_LABEL, ""),
-        decisions=tuple(decisions),
-        faults=faults.found,
-    )
+    """Return the cluster without taints that do not fit, which are its faults; raises ValueError."""
+    raw, faults = convert(document, _RawCluster), list[str]()
+    taints = [
+        ClusterTaint(
+            key=each.key,
+            value=each.value,
+            effect=each.effect,
+            since=_seconds(each.time_added, f"spec.taints[{each.key}].timeAdded", faults),
+        )
+        for each in valid_entries(_Taint, raw.taints, "spec.taints", faults)
+    ]
+    claims = {claim.name: claim.value for claim in raw.claims}
+    return with_fields(ManagedCluster, raw, taints=tuple(taints), claims=claims, faults=tuple(faults))
 
 
 class _WithConditions(ClusterObject, frozen=True, kw_only=True):

@@ -122,6 +122,7 @@ def _of_pages(pages: Iterable[PlacementDecision]) -> Decided:
             each.cluster_name: PlacementStatus(chosen=True, score=each.score, group=page.group)
             for page in pages
             for each in page.decisions
+            if each.cluster_name
         }
     )
 

@@ -11,7 +11,7 @@ import msgspec
 
 from epp.framework.clusters import MOST_SCORE, ClusterTaint, TaintEffect
 from epp.kube.objects.ocm import CLUSTER_SET_LABEL, ManagedCluster, ManagedClusterSet
-from epp.kube.objects.placement import ALLOCATABLE, BALANCE, STEADY, ClusterSelector, Coordinate, Placement, Toleration
+from epp.kube.objects.placement import ALLOCATABLE, BALANCE, STEADY, ClusterSelector, Placement, Toleration
 
 _GLOBAL = "global"
 """Set of all clusters, which exists on every hub."""
@@ -43,13 +43,8 @@ def _in_set(cluster: ManagedCluster, name: str, sets: Mapping[str, ManagedCluste
     return name == _GLOBAL or cluster.metadata.labels.get(CLUSTER_SET_LABEL) == name
 
 
-def selects(selector: ClusterSelector, cluster: ManagedCluster) -> bool:
-    """Return whether labels and claims of the cluster match."""
-    return (
-        not selector.never
-        and selector.labels.matches(cluster.metadata.labels)
-        and all(test.holds(cluster.claims) for test in selector.claims)
-    )
+def _selects(selector: ClusterSelector, cluster: ManagedCluster) -> bool:
+    return selector.selects(cluster.metadata.labels, cluster.claims)
 
 
 class Tolerance(NamedTuple):
@@ -90,27 +85,25 @@ def _tolerated(taint: ClusterTaint, tolerations: Iterable[Toleration], now: floa
     """Return whether a toleration applies, and the end of the last one."""
     ends: list[float] = []
     for each in tolerations:
-        is_key = each.key in {"", taint.key} and (each.exists or each.value == taint.value)
-        if not is_key or each.effect not in {None, taint.effect}:
+        if not each.tolerates(taint):
             continue
-        if each.seconds is None:
+        if each.toleration_seconds is None:
             return True, None
-        if taint.since is not None and now < taint.since + each.seconds:
-            ends.append(taint.since + each.seconds)
+        if taint.since is not None and now < taint.since + each.toleration_seconds:
+            ends.append(taint.since + each.toleration_seconds)
     return bool(ends), max(ends, default=None)
 
 
-def prioritized(coordinate: Coordinate, clusters: Sequence[ManagedCluster], situation: "Situation") -> dict[str, float]:
+def prioritized(prioritizer: str, clusters: Sequence[ManagedCluster], situation: "Situation") -> dict[str, float]:
     """Return scores by cluster name; a missing score counts as 0."""
     names = [cluster.name for cluster in clusters]
-    if coordinate.built_in == STEADY:
+    if prioritizer == STEADY:
         return {name: MOST_SCORE if name in situation.chosen else 0.0 for name in names}
-    if coordinate.built_in == BALANCE:
+    if prioritizer == BALANCE:
         return balanced(names, situation.counts)
-    if coordinate.built_in:
-        return allocatable(clusters, ALLOCATABLE[coordinate.built_in])
-    key = f"{coordinate.resource}/{coordinate.score}"
-    return {name: found for name in names if (found := situation.scores.get(name, {}).get(key)) is not None}
+    if prioritizer in ALLOCATABLE:
+        return allocatable(clusters, ALLOCATABLE[prioritizer])
+    return {name: found for name in names if (found := situation.scores.get(name, {}).get(prioritizer)) is not None}
 
 
 def balanced(names: Collection[str], counts: Mapping[str, int]) -> dict[str, float]:
@@ -156,8 +149,8 @@ def grouped(
     left = sorted(chosen, key=order)
     parts: list[tuple[str, list[ManagedCluster]]] = []
     for group in placement.groups:
-        parts.append((group.name, [cluster for cluster in left if selects(group.selector, cluster)]))
-        left = [cluster for cluster in left if not selects(group.selector, cluster)]
+        parts.append((group.group_name, [each for each in left if _selects(group.group_cluster_selector, each)]))
+        left = [each for each in left if not _selects(group.group_cluster_selector, each)]
     parts.append(("", left))
     divided = (
         (name, members[start : start + size]) for name, members in parts for start in range(0, len(members), size)
@@ -228,7 +221,9 @@ def evaluate(placement: Placement, situation: Situation) -> Evaluation:
     """Choose clusters by descending total, then by name; clusters with a PreferNoSelect taint come last."""
     eligible = sorted(situation.clusters, key=lambda cluster: cluster.name)
     matched = [
-        each for each in eligible if not placement.predicates or any(selects(one, each) for one in placement.predicates)
+        each
+        for each in eligible
+        if placement.predicates is None or any(_selects(one, each) for one in placement.predicates)
     ]
     tolerances = {
         each.name: tolerance(each.taints, placement.tolerations, situation.now, chosen=each.name in situation.chosen)
@@ -236,8 +231,8 @@ def evaluate(placement: Placement, situation: Situation) -> Evaluation:
     }
     feasible = [each for each in matched if tolerances[each.name].selectable]
     results = [
-        PrioritizeResult(coordinate.name, weight, prioritized(coordinate, feasible, situation))
-        for coordinate, weight in placement.weights.items()
+        PrioritizeResult(f"AddOn/{name}" if "/" in name else name, weight, prioritized(name, feasible, situation))
+        for name, weight in placement.weights.items()
         if weight
     ]
     totals = {each.name: sum(one.weight * one.scores.get(each.name, 0.0) for one in results) for each in feasible}
@@ -259,11 +254,11 @@ def evaluate(placement: Placement, situation: Situation) -> Evaluation:
             tuple(ClusterTotal(name, totals[name]) for name in sorted(totals, key=lambda name: (-totals[name], name))),
         ),
         missing=frozenset(
-            (each.name, f"{coordinate.resource}/{coordinate.score}")
-            for (coordinate, weight) in placement.weights.items()
-            if weight and not coordinate.built_in
+            (each.name, name)
+            for name, weight in placement.weights.items()
+            if weight and "/" in name
             for each in feasible
-            if f"{coordinate.resource}/{coordinate.score}" not in situation.scores.get(each.name, {})
+            if name not in situation.scores.get(each.name, {})
         ),
         until=min((each.until for each in tolerances.values() if each.until is not None), default=None),
     )
@@ -281,8 +276,10 @@ def choose(placement: Placement, ranked: Sequence[ManagedCluster]) -> tuple[Mana
     alike: defaultdict[tuple[str | None, ...], deque[int]] = defaultdict(deque)
     """Ranks by the value for each constraint; None for a missing value."""
     for rank, cluster in enumerate(ranked):
-        properties = {True: cluster.claims, False: cluster.metadata.labels}
-        alike[tuple(properties[each.is_claim].get(each.key) for each in placement.spread)].append(rank)
+        properties = {"Claim": cluster.claims, "Label": cluster.metadata.labels}
+        alike[tuple(properties[each.topology_key_type].get(each.topology_key) for each in placement.spread)].append(
+            rank
+        )
     counts = [
         Counter(dict.fromkeys({values[index] for values in alike} - {None}, 0))
         for index in range(len(placement.spread))
@@ -296,7 +293,7 @@ def choose(placement: Placement, ranked: Sequence[ManagedCluster]) -> tuple[Mana
             breaks = tuple(
                 value is None or of[value] >= limit for value, of, limit in zip(values, counts, most, strict=True)
             )
-            if not any(broken and each.required for broken, each in zip(breaks, placement.spread, strict=True)):
+            if not any(broken and each.is_required for broken, each in zip(breaks, placement.spread, strict=True)):
                 offers.append((breaks, ranks[0], values))
         if not offers:
             break

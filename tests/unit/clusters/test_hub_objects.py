@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from epp.framework.clusters import TaintEffect
 from epp.kube.objects.ocm import MultiKueueCluster
-from epp.kube.objects.placement import Coordinate
 from epp.pool.clusters.cluster_status import ClusterStatuses, cluster_statuses
 from tests.support.hub_objects import OCM, cluster, decision, decoded, hub_of, placement, scores, taint, weighted
 from tests.support.kube.manifests import manifest
@@ -27,23 +26,24 @@ def test_ocm_2_score_that_cannot_be_costs_that_one_alone(value):
     assert found.scores == {"sound": 1.0}
     (fault,) = found.faults
     assert fault.startswith("status.scores[0].value is ")
-    assert fault.endswith(": write a number from -100 to 100")
+
+
+def test_ocm_2_score_beyond_the_limits_is_said_with_the_limits():
+    assert decoded(scores("east", broken=400)).faults == (
+        "status.scores[0].value is 400: it must be between -100 and 100",
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "used", "remedy"),
-    [
-        *((name, 1.0, "write the name of the score, in quotes if it is a number") for name in (7, "", None, ["a"])),
-        ("sound", 2.0, "write each name once; the last one is used"),
-    ],
+    ("name", "fault"),
+    [(7, "is 7: write it in quotes"), ("", "is empty: give a name"), (None, "is missing: add it")],
 )
-def test_ocm_2_score_without_a_name_of_its_own_is_said(name, used, remedy):
+def test_ocm_2_score_without_a_name_costs_that_one_alone(name, fault):
     document = scores("east", sound=1)
     document["status"]["scores"].append({"name": name, "value": 2})
     found = decoded(document)
-    assert found.scores == {"sound": used}
-    (fault,) = found.faults
-    assert fault.endswith(f": {remedy}")
+    assert found.scores == {"sound": 1.0}
+    assert found.faults == (f"status.scores[1].name {fault}",)
 
 
 def test_ocm_2_date_that_is_none_is_said_and_the_scores_are_used():
@@ -53,10 +53,18 @@ def test_ocm_2_date_that_is_none_is_said_and_the_scores_are_used():
     assert found.faults == ("status.validUntil is 'tomorrow': write a date such as 2030-01-01T00:00:00Z",)
 
 
+def test_ocm_2_last_of_two_scores_of_one_name_counts_and_that_is_said():
+    document = scores("east", a=1)
+    document["status"]["scores"].append({"name": "a", "value": 2})
+    found = decoded(document)
+    assert found.scores == {"a": 2.0}
+    assert found.faults == ("status.scores has 'a' several times: write it once; the last one counts",)
+
+
 def test_faults_of_one_object_are_bounded():
     found = decoded(scores("east", **{f"s{number}": 1000 for number in range(500)}))
     assert len(found.faults) == 21
-    assert found.faults[-1] == "480 further values are impossible"
+    assert found.faults[-1] == "further values do not fit either: correct them as well"
 
 
 def test_score_without_a_cluster_is_refused():
@@ -67,38 +75,50 @@ def test_score_without_a_cluster_is_refused():
 
 
 def test_managed_cluster_has_taints_claims_and_amounts():
-    taints = [taint("NoSelect"), taint("Never")]
-    found = decoded(cluster("east", claims={"region": "us-east"}, taints=taints, cpu="96", memory="-1Gi"))
+    hub = hub_of(
+        cluster(
+            "east",
+            labels={"accelerator": "h100"},
+            claims={"region": "us-east"},
+            taints=[taint("NoSelect"), taint("Never"), taint("PreferNoSelect", key="old", added="soon")],
+            cpu="96",
+            memory="-1Gi",
+        )
+    )
+    found = hub.clusters["east"]
     assert found.claims == {"region": "us-east"}
     assert found.allocatable == {"cpu": 96}
-    (only,) = found.taints
-    assert (only.effect, only.since) == (TaintEffect.NO_SELECT, 1767225600.0)
-    assert found.faults == (
-        "spec.taints[1].effect is 'Never': write NoSelect or PreferNoSelect or NoSelectIfNew",
-        "status.allocatable[memory] is '-1Gi': write a quantity of at least 0, such as 96 or 512Gi",
-    )
+    assert [(each.effect, each.since) for each in found.taints] == [
+        (TaintEffect.NO_SELECT, 1767225600.0),
+        (TaintEffect.PREFER_NO_SELECT, None),
+    ]
+    assert [each.reason for each in hub.ignored] == [
+        "spec.taints[1].effect is 'Never': use 'NoSelect', 'PreferNoSelect', 'NoSelectIfNew'",
+        "spec.taints[old].timeAdded is 'soon': write a date such as 2030-01-01T00:00:00Z",
+        "status.allocatable.memory is -1073741824: write 0 or more",
+    ]
 
 
 def test_ocm_5_weight_out_of_bounds_is_not_used_and_the_others_are():
     found = decoded(placement(prioritizerPolicy=weighted(Steady=1, Balance=11, gpuClusterAvailable=-10)))
-    assert found.weights == {
-        Coordinate(built_in="Steady"): 1.0,
-        Coordinate(resource="resource-usage-score", score="gpuClusterAvailable"): -10.0,
-    }
-    assert found.faults == ("spec.prioritizerPolicy.configurations[1].weight is 11: write a number from -10 to 10",)
+    assert found.weights == {"Steady": 1.0, "resource-usage-score/gpuClusterAvailable": -10.0}
+    assert found.faults == ("spec.prioritizerPolicy.configurations[1].weight is 11: it must be between -10 and 10",)
 
 
 def test_ocm_5_placement_of_the_first_version_names_its_prioritizers():
     document = placement(prioritizerPolicy={"mode": "Exact", "configurations": [{"name": "Steady", "weight": 3}]})
     document["apiVersion"] = f"{OCM}/v1alpha1"
-    assert decoded(document).weights == {Coordinate(built_in="Steady"): 3.0}
+    assert decoded(document).weights == {"Steady": 3.0}
 
 
 def test_ocm_6_item_that_no_add_on_has_is_read_as_the_one_that_is_meant():
     found = decoded(placement(prioritizerPolicy=weighted(gpuAvailable=1)))
-    assert list(found.weights) == [Coordinate(resource="resource-usage-score", score="gpuClusterAvailable")]
-    place = "spec.prioritizerPolicy.configurations[0].scoreCoordinate.addOn.scoreName"
-    assert found.faults == (f"{place} is 'gpuAvailable': write gpuClusterAvailable, which is used",)
+    assert list(found.weights) == ["resource-usage-score/gpuClusterAvailable"]
+    (fault,) = found.faults
+    assert fault == (
+        "spec.prioritizerPolicy.configurations has the score resource-usage-score/gpuAvailable: "
+        "write resource-usage-score/gpuClusterAvailable, which is used"
+    )
 
 
 GROUPS, SELECTOR = "spec.decisionStrategy.groupStrategy", "spec.predicates[0].requiredClusterSelector"
@@ -107,17 +127,17 @@ GROUPS, SELECTOR = "spec.decisionStrategy.groupStrategy", "spec.predicates[0].re
 @pytest.mark.parametrize(
     ("spec", "fault"),
     [
-        ({"numberOfClusters": -2}, "spec.numberOfClusters is -2: write a whole number of at least 0"),
-        ({"sortBy": "Age"}, "spec.sortBy is 'Age': write ClusterName or Score"),
+        ({"numberOfClusters": -2}, "spec.numberOfClusters is -2: it must be 0 or more"),
+        ({"sortBy": "Age"}, "spec.sortBy is 'Age': use 'ClusterName', 'Score'"),
         ({"scoreRateLimit": "soon"}, "spec.scoreRateLimit is 'soon': write a duration such as 1m"),
         (
             {"tolerations": [{"operator": "Equal", "value": "x"}]},
-            "spec.tolerations[0].key is '': write a key, or operator: Exists",
+            "spec.tolerations[0]: key is empty: write the key of a taint, or operator: Exists to tolerate all taints",
         ),
-        ({"prioritizerPolicy": {"mode": "Exakt"}}, "spec.prioritizerPolicy.mode is 'Exakt': write Additive or Exact"),
+        ({"prioritizerPolicy": {"mode": "Exakt"}}, "spec.prioritizerPolicy.mode is 'Exakt': use 'Additive', 'Exact'"),
         (
             {"prioritizerPolicy": {"configurations": [{"weight": 1}]}},
-            "spec.prioritizerPolicy.configurations[0].scoreCoordinate is missing: write a builtIn or an addOn",
+            "spec.prioritizerPolicy.configurations[0]: scoreCoordinate is missing: write one with builtIn or addOn",
         ),
         (
             {"decisionStrategy": {"groupStrategy": {"clustersPerDecisionGroup": "0%"}}},
@@ -125,16 +145,33 @@ GROUPS, SELECTOR = "spec.decisionStrategy.groupStrategy", "spec.predicates[0].re
         ),
         (
             {"spreadPolicy": {"spreadConstraints": [{"topologyKey": "zone", "maxSkew": 0}]}},
-            "spec.spreadPolicy.spreadConstraints[0].maxSkew is 0: write a whole number of at least 1",
+            "spec.spreadPolicy.spreadConstraints[0].maxSkew is 0: it must be at least 1",
         ),
         (
             {"predicates": [{"requiredClusterSelector": {"celSelector": {"celExpressions": ["true"]}}}]},
-            f"{SELECTOR}.celSelector.celExpressions is a list: is not evaluated here and selects no cluster",
+            (
+                "spec.predicates[0].requiredClusterSelector.celSelector: "
+                "CEL is not evaluated here and selects no cluster: use labelSelector or claimSelector"
+            ),
         ),
     ],
 )
 def test_ocm_5_impossible_field_of_a_placement_is_said(spec, fault):
     assert decoded(placement(**spec)).faults == (fault,)
+
+
+def test_ocm_5_entry_with_an_impossible_field_is_left_out_and_the_others_are_used():
+    spec = {
+        "tolerations": [{"operator": "Exists", "tolerationSeconds": "5"}, {"key": "gpu", "operator": "Exists"}],
+        "spreadPolicy": {"spreadConstraints": [{"topologyKey": "zone", "maxSkew": 0}, {"topologyKey": "region"}]},
+    }
+    found = decoded(placement(**spec))
+    assert [each.key for each in found.tolerations] == ["gpu"]
+    assert [each.topology_key for each in found.spread] == ["region"]
+    assert found.faults == (
+        "spec.tolerations[0].tolerationSeconds is '5': remove the quotes",
+        "spec.spreadPolicy.spreadConstraints[0].maxSkew is 0: it must be at least 1",
+    )
 
 
 def test_ocm_4_pages_of_a_placement_are_merged_by_its_label():
@@ -151,9 +188,12 @@ def test_ocm_4_page_without_the_label_is_refused():
 
 
 def test_problems_name_object_field_value_and_remedy():
-    (problem,) = hub_of(scores("east", a=400)).problems
-    where = "hub.yaml: AddOnPlacementScore east/resource-usage-score: status.scores[0].value is 400"
-    assert problem == f"{where}: write a number from -100 to 100; it is ignored"
+    assert hub_of(scores("east", a=400)).problems == (
+        (
+            "hub.yaml: AddOnPlacementScore east/resource-usage-score: status.scores[0].value is 400: it must "
+            "be between -100 and 100; it is ignored"
+        ),
+    )
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,9 @@ def test_ocm_5_predicate_that_cannot_be_evaluated_selects_no_cluster():
     assert chosen({"predicates": [cel]}, EAST) == []
     unknown = {"labelSelector": {"matchExpressions": [{"key": "a", "operator": "Like", "values": ["b"]}]}}
     assert chosen({"predicates": [{"requiredClusterSelector": unknown}]}, EAST) == []
+    without_values = {"claimSelector": {"matchExpressions": [{"key": "a", "operator": "NotIn"}]}}
+    assert chosen({"predicates": [{"requiredClusterSelector": without_values}]}, EAST) == []
+    assert chosen({"predicates": [cel, {"requiredClusterSelector": {}}]}, EAST) == ["east"]
 
 
 def test_ocm_5_taint_keeps_clusters_away_unless_it_is_tolerated():

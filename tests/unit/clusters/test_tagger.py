@@ -165,7 +165,7 @@ def test_impossible_value_is_said_with_object_field_and_remedy(source):
     with capture_logs() as logs:
         built = source(scores("east", gpuClusterAvailable=400, cpuNodeAvailable=1))
     sentence = (
-        "AddOnPlacementScore east/resource-usage-score: status.scores[0].value is 400: write a number from -100 to 100"
+        "AddOnPlacementScore east/resource-usage-score: status.scores[0].value is 400: it must be between -100 and 100"
     )
     (ignored,) = built.inputs.ignored
     assert str(ignored) == f"{ignored.file}: {sentence}; it is ignored"
