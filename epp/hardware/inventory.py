@@ -3,18 +3,17 @@
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from operator import attrgetter
-from typing import Generic, TypeVar
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from epp.framework.accelerators.device_expressions import DeviceExpression
 from epp.framework.plugin_status import IgnoredValue
 from epp.hardware.classes import device_expression, issues_of
-from epp.hardware.mig_slices import SliceClaim, SliceNode, sanitized_claims, slice_claims, slice_nodes
+from epp.hardware.mig_slices import Issue, SliceClaim, SliceNode, sanitized_claims, slice_claims, slice_nodes
 from epp.hardware.objectives import ignored_values
 from epp.hardware.tensor_fusion import placement_faults
-from epp.hardware.validation import Validation, gpus_of_node, may_have_slices
+from epp.hardware.validation import Computed, Validation, computed, gpus_of_node
 from epp.kube.objects.base import Object
 from epp.kube.objects.core import MigUuids, Node, Pod, PodReference, UnitCost, UnitCosts, VariantAutoscaling
 from epp.kube.objects.decode import KNOWN_GROUPS
@@ -38,43 +37,16 @@ O = TypeVar("O", bound=Object)  # noqa: E741  an object
 K = TypeVar("K", bound=Hashable)
 HOSTNAME = "kubernetes.io/hostname"
 _T = TypeVar("_T")
+_Slices: TypeAlias = tuple[Mapping[str, SliceNode], tuple[SliceClaim, ...], tuple[Issue, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Difference(Generic[O]):
-    """Removed and added objects; a changed object is in both."""
+class _Devices(NamedTuple):
+    """Pools and claims of DRA."""
 
-    gone: tuple[O, ...] = ()
-    new: tuple[O, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.gone or self.new)
-
-
-def difference(before: Mapping[str, O], now: Mapping[str, O]) -> Difference[O]:
-    """Compare objects by identity, since a changed object is decoded again."""
-    return Difference(
-        tuple(each for name, each in before.items() if now.get(name) is not each),
-        tuple(each for name, each in now.items() if before.get(name) is not each),
-    )
-
-
-def reindexed(
-    index: Mapping[K, tuple[O, ...]], changes: Difference[O], keys: Callable[[O], Iterable[K]]
-) -> Mapping[K, tuple[O, ...]]:
-    """Return the index after the changes: objects by each of their keys, sorted by id. Costs depend on the changes."""
-    if not changes:
-        return index
-    found = dict(index)
-    for key, gone in _grouped(changes.gone, keys).items():
-        ids = set(map(id, gone))
-        kept = tuple(each for each in found.pop(key, ()) if id(each) not in ids)
-        if kept:
-            found[key] = kept
-    for key, added in _grouped(changes.new, keys).items():
-        members = (*found.get(key, ()), *added)
-        found[key] = members if len(members) == 1 else tuple(sorted(members, key=attrgetter("id")))
-    return found
+    pools: Mapping[PoolName, DevicePool]
+    claims_by_pod: Mapping[str, tuple[ResourceClaim, ...]]
+    claims_by_device: Mapping[str, tuple[ResourceClaim, ...]]
+    claims_by_pool: Mapping[PoolName, tuple[ResourceClaim, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +69,6 @@ class Inventory:
     expressions: Mapping[str, DeviceExpression] = field(default_factory=dict)
     flavors: Mapping[str, ResourceFlavor] = field(default_factory=dict)
     instaslices: Mapping[str, Instaslice] = field(default_factory=dict)
-    allocation_claims: Mapping[str, AllocationClaim] = field(default_factory=dict)
-    node_accelerators: Mapping[str, NodeAccelerator] = field(default_factory=dict)
     slice_claims_by_pod: Mapping[str, tuple[SliceClaim, ...]] = field(default_factory=dict)
     """Keyed by PodReference.keys, like all `..._by_pod`, and by the ConfigMap of the pod (`SliceClaim.keys`)."""
     mig_uuids: Mapping[str, MigUuids] = field(default_factory=dict)
@@ -112,7 +82,6 @@ class Inventory:
     claims_by_device: Mapping[str, tuple[ResourceClaim, ...]] = field(default_factory=dict)
     """Keyed by `driver/pool/device`, without admin access."""
     claims_by_pool: Mapping[PoolName, tuple[ResourceClaim, ...]] = field(default_factory=dict)
-    resource_slices: Mapping[str, ResourceSlice] = field(default_factory=dict)
     pools: Mapping[PoolName, DevicePool] = field(default_factory=dict)
     device_classes: Mapping[str, DeviceClass] = field(default_factory=dict)
     taint_rules: tuple[DeviceTaintRule, ...] = ()
@@ -128,8 +97,10 @@ class Inventory:
     """Keyed by `namespace/name`."""
     unit_costs: Mapping[str, UnitCost] = field(default_factory=dict)
     variants: tuple[VariantAutoscaling, ...] = ()
-    pods_with_slices: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
-    """Pods by node that request slices or have annotations for parts of GPUs."""
+    of_dra: Computed[_Devices] | None = None
+    """Indexes of claims and pools, which the next inventory takes over if it has the same objects."""
+    of_instaslice: Computed[_Slices] | None = None
+    """Nodes and claims of slices, which the next inventory takes over if it has the same objects."""
     issues: Validation = field(default_factory=Validation)
     """Values that contradict those of other objects."""
     ignored: tuple[IgnoredValue, ...] = ()
@@ -149,120 +120,92 @@ class Inventory:
     def build(cls, files: Iterable[FileObjects], previous: "Inventory | None" = None) -> "Inventory":
         """Return the inventory of the files; a later object replaces one with the same name.
 
-        Unchanged indexes, and complete versions of now incomplete device pools, are taken from `previous`.
+        `previous` has complete versions of now incomplete device pools, and results that hold for the same objects.
         """
         files, before = tuple(files), previous or cls()
         found = ObjectsByKind(files)
+        pods, claims, gpus = _by_id(found.of(Pod)), _by_id(found.of(ResourceClaim)), _by_id(found.of(Gpu))
+        nodes, classes, flavors = found.of(Node), found.of(AcceleratorClass), found.of(ResourceFlavor)
+        running = [pod for pod in pods.values() if not pod.ended]
         mig_uuids = found.of(MigUuids)
-        now = cls(
-            pods=found.of(Pod),
-            nodes=found.of(Node),
-            classes=found.of(AcceleratorClass),
-            flavors=found.of(ResourceFlavor),
-            instaslices=found.of(Instaslice),
-            allocation_claims=found.of(AllocationClaim),
-            node_accelerators=found.of(NodeAccelerator),
-            mig_uuids=mig_uuids,
-            mig_maps=_grouped(mig_uuids, lambda name: mig_uuids[name].uuids),
-            resource_claims=found.of(ResourceClaim),
-            resource_slices=found.of(ResourceSlice),
-            device_classes=found.of(DeviceClass),
-            taint_rules=tuple(found.of(DeviceTaintRule).values()),
-            gpus=found.of(Gpu),
-            gpu_nodes=found.of(GpuNode),
-            gpu_pools=found.of(GpuPool),
-            scheduling_templates=found.of(SchedulingConfigTemplate),
-            gpu_quotas=found.of(GpuResourceQuota),
-            unit_costs={name: cost for each in found.of(UnitCosts).values() for name, cost in each.costs.items()},
-            variants=tuple(found.of(VariantAutoscaling).values()),
+        slices = found.of(ResourceSlice)
+        devices = computed(
+            before.of_dra,
+            (*slices.values(), *claims.values()),
+            lambda: _devices_of(slices.values(), claims.values(), before.pools),
         )
-        of_pods, of_gpus = difference(before.pods, now.pods), difference(before.gpus, now.gpus)
-        of_claims = difference(before.resource_claims, now.resource_claims)
-        claims_by_pool = reindexed(
-            before.claims_by_pool, of_claims, lambda claim: {PoolName(each.driver, each.pool) for each in claim.results}
-        )
-        pools = before.pools
-        slices_differ = difference(before.resource_slices, now.resource_slices)
-        if slices_differ or claims_by_pool.keys() != before.claims_by_pool.keys():
-            pools = device_pools(now.resource_slices.values(), before.pools, frozenset(claims_by_pool))
-        by_pod, by_node = before.slice_claims_by_pod, before.slice_claims_by_node
-        slicers, issues = before.slice_nodes, before.issues.claims
-        slicers_differ = bool(
-            difference(before.instaslices, now.instaslices)
-            or difference(before.node_accelerators, now.node_accelerators)
-        )
-        if slicers_differ:
-            slicers = slice_nodes(now.instaslices.values(), now.node_accelerators.values())
-        if (
-            slicers_differ
-            or difference(before.allocation_claims, now.allocation_claims)
-            or (bool(difference(before.nodes, now.nodes)) and (now.instaslices or now.allocation_claims))
-        ):
-            claims, issues = sanitized_claims(
-                slice_claims(now.instaslices.values(), now.allocation_claims.values()),
-                slicers,
-                lambda name: gpus_of_node(now.nodes.get(name), None),
-            )
-            by_pod = _grouped(claims, lambda claim: claim.keys)
-            by_node = _grouped(claims, lambda claim: {claim.node} - {""})
-        pods_with_slices = reindexed(
-            before.pods_with_slices, of_pods, lambda pod: [pod.spec.node_name] if may_have_slices(pod) else []
-        )
-        all_issues = before.issues.after(
-            nodes=now.nodes,
-            pods=pods_with_slices,
+        instaslices, allocations = found.of(Instaslice), found.of(AllocationClaim)
+        accelerators = found.of(NodeAccelerator)
+
+        def read_slices() -> _Slices:
+            slicers = slice_nodes(instaslices.values(), accelerators.values())
+            unchecked = slice_claims(instaslices.values(), allocations.values())
+            return slicers, *sanitized_claims(unchecked, slicers, lambda name: gpus_of_node(nodes.get(name), None))
+
+        sources = (*instaslices.values(), *allocations.values(), *accelerators.values(), *nodes.values())
+        mig_slices = computed(before.of_instaslice, sources, read_slices)
+        slicers, claims_of_slices, slice_issues = mig_slices.value
+        issues = before.issues.after(
+            nodes=nodes,
+            pods=_grouped(pods.values(), lambda pod: (pod.spec.node_name,)),
             slicers=slicers,
-            slices=now.resource_slices,
-            gpus=now.gpus,
-            claims=issues,
-            classes=now.classes,
+            slices=slices,
+            gpus=gpus,
+            claims=slice_issues,
+            classes=classes,
         )
-        of_others = (*all_issues, *placement_faults(now.scheduling_templates, now.gpu_pools.values()))
+        templates, gpu_pools = found.of(SchedulingConfigTemplate), found.of(GpuPool)
+        of_others = (*issues, *placement_faults(templates, gpu_pools.values()))
         ignored = (*found.ignored, *(IgnoredValue(found.file_of(*each[:2]), *each) for each in of_others))
         remarks = (
             *found.problems,
             *(note for file in files for note in file.notes),
-            *_pool_problems(pools.values()),
-            *_class_problems(now.classes.values(), now.flavors),
-            *all_issues.remarks,
+            *_pool_problems(devices.value.pools.values()),
+            *_class_problems(classes.values(), flavors),
+            *issues.remarks,
             *found.unused(KNOWN_GROUPS - {OCM}),
         )
-        return replace(
-            now,
-            pods_by_uid=reindexed(before.pods_by_uid, of_pods, lambda pod: {pod.metadata.uid} - {""}),
-            pods_by_ip=reindexed(before.pods_by_ip, of_pods, lambda pod: () if pod.ended else pod.addresses),
-            pods_by_node=reindexed(
-                before.pods_by_node, of_pods, lambda pod: () if pod.ended else {pod.spec.node_name} - {""}
-            ),
-            pods_by_claim=reindexed(before.pods_by_claim, of_pods, lambda pod: set(pod.claims)),
+        return cls(
+            pods=pods,
+            pods_by_uid=_grouped(pods.values(), lambda pod: {pod.metadata.uid} - {""}),
+            pods_by_ip=_grouped(running, lambda pod: pod.addresses),
+            pods_by_node=_grouped(running, lambda pod: {pod.spec.node_name} - {""}),
+            pods_by_claim=_grouped(pods.values(), lambda pod: set(pod.claims)),
+            nodes=nodes,
             nodes_by_hostname={
                 name: node
-                for node in reversed(tuple(now.nodes.values()))
+                for node in reversed(tuple(nodes.values()))
                 if (name := node.metadata.labels.get(HOSTNAME, ""))
             },
-            expressions=_expressions(now.classes.values()),
-            slice_claims_by_pod=by_pod,
-            slice_claims_by_node=by_node,
+            classes=classes,
+            expressions=_expressions(classes.values()),
+            flavors=flavors,
+            instaslices=instaslices,
+            slice_claims_by_pod=_grouped(claims_of_slices, lambda claim: claim.keys),
+            slice_claims_by_node=_grouped(claims_of_slices, lambda claim: {claim.node} - {""}),
             slice_nodes=slicers,
-            resource_claims_by_pod=reindexed(
-                before.resource_claims_by_pod,
-                of_claims,
-                lambda claim: {key for user in claim.reserved_for for key in user.keys},
-            ),
-            claims_by_device=reindexed(
-                before.claims_by_device,
-                of_claims,
-                lambda claim: {result.id for result in claim.results if not result.admin_access},
-            ),
-            claims_by_pool=claims_by_pool,
-            pools=pools,
-            gpus_by_pod=reindexed(
-                before.gpus_by_pod, of_gpus, lambda gpu: {key for pod in gpu_users(gpu) for key in pod.keys}
-            ),
-            gpus_by_uuid=reindexed(before.gpus_by_uuid, of_gpus, lambda gpu: {gpu.status.uuid} - {""}),
-            gpus_by_node=reindexed(before.gpus_by_node, of_gpus, lambda gpu: {gpu.node} - {""}),
-            pods_with_slices=pods_with_slices,
-            issues=all_issues,
+            mig_uuids=mig_uuids,
+            mig_maps=_grouped(mig_uuids, lambda name: mig_uuids[name].uuids),
+            resource_claims=claims,
+            resource_claims_by_pod=devices.value.claims_by_pod,
+            claims_by_device=devices.value.claims_by_device,
+            claims_by_pool=devices.value.claims_by_pool,
+            pools=devices.value.pools,
+            device_classes=found.of(DeviceClass),
+            taint_rules=tuple(found.of(DeviceTaintRule).values()),
+            gpus=gpus,
+            gpus_by_pod=_grouped(gpus.values(), lambda gpu: {key for pod in gpu_users(gpu) for key in pod.keys}),
+            gpus_by_uuid=_grouped(gpus.values(), lambda gpu: {gpu.status.uuid} - {""}),
+            gpus_by_node=_grouped(gpus.values(), lambda gpu: {gpu.node} - {""}),
+            gpu_nodes=found.of(GpuNode),
+            gpu_pools=gpu_pools,
+            scheduling_templates=templates,
+            gpu_quotas=found.of(GpuResourceQuota),
+            unit_costs={name: cost for each in found.of(UnitCosts).values() for name, cost in each.costs.items()},
+            variants=tuple(found.of(VariantAutoscaling).values()),
+            of_dra=devices,
+            of_instaslice=mig_slices,
+            issues=issues,
             ignored=ignored,
             remarks=remarks,
             problems=(*(str(each) for file in files for each in file.problems), *remarks, *map(str, ignored)),
@@ -300,6 +243,22 @@ class Inventory:
         """Return the entries for any of the keys of a pod, without duplicates."""
         found = [item for key in keys for item in index.get(key, ())]
         return tuple({id(item): item for item in found}.values())
+
+
+def _devices_of(
+    slices: Iterable[ResourceSlice], claims: Collection[ResourceClaim], before: Mapping[PoolName, DevicePool]
+) -> _Devices:
+    by_pool = _grouped(claims, lambda claim: {PoolName(each.driver, each.pool) for each in claim.results})
+    return _Devices(
+        pools=device_pools(slices, before, frozenset(by_pool)),
+        claims_by_pod=_grouped(claims, lambda claim: {key for user in claim.reserved_for for key in user.keys}),
+        claims_by_device=_grouped(claims, lambda claim: {each.id for each in claim.results if not each.admin_access}),
+        claims_by_pool=by_pool,
+    )
+
+
+def _by_id(objects: Mapping[str, O]) -> dict[str, O]:
+    return dict(sorted(objects.items()))
 
 
 def _grouped(items: Iterable[_T], keys: Callable[[_T], Iterable[K]]) -> dict[K, tuple[_T, ...]]:

@@ -13,7 +13,7 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.plugin_status import PluginMetric, Sample
 from epp.hardware.classes import Evidence, matching_classes, pci_of
 from epp.hardware.facts.pod import devices_of_machine
-from epp.hardware.inventory import Inventory, difference, gpu_users
+from epp.hardware.inventory import Inventory, gpu_users
 from epp.hardware.label_reading import with_label_aliases
 from epp.hardware.mig import Placed, mig_gpu, more_that_fit
 from epp.hardware.node_labels import facts_from_labels
@@ -62,11 +62,10 @@ class ClassTotals:
     def of(self, inventory: Inventory) -> Mapping[str, ClassTotal]:
         if inventory is not self._inventory:
             before, self._inventory = self._inventory, inventory
-            classes = difference(before.classes, inventory.classes)
-            flavors = difference(before.flavors, inventory.flavors)
+            is_same = before.classes == inventory.classes and before.flavors == inventory.flavors
             nodes = sorted(inventory.nodes.items()) if inventory.classes else ()
             self._nodes = recomputed(
-                {} if classes or flavors else self._nodes,
+                self._nodes if is_same else {},
                 {name: (node, inventory.pods_by_node.get(name, ())) for name, node in nodes},
                 partial(_devices_of, inventory),
             )
@@ -165,9 +164,13 @@ class IdleNodes:
         those of the inventory.
         """
         before, self._before = self._before, inventory
-        classes = difference(before.classes, inventory.classes)
-        prices = difference(before.gpu_nodes, inventory.gpu_nodes)
-        if tables is not self._tables or classes or prices or before.unit_costs != inventory.unit_costs:
+        is_same = (
+            tables is self._tables
+            and before.classes == inventory.classes
+            and before.gpu_nodes == inventory.gpu_nodes
+            and before.unit_costs == inventory.unit_costs
+        )
+        if not is_same:
             self._known, self._tables = {}, tables
         allocated = _claimed_by_node(inventory)
         objects: dict[str, tuple[object, ...]] = {}

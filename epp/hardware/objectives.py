@@ -112,7 +112,7 @@ def objectives_of(files: Iterable[FileObjects], pool_name: str = "") -> Objectiv
 def ignored_values(files: Iterable[FileObjects]) -> tuple[IgnoredValue, ...]:
     """Return values without effect in objects of these kinds, at most 100."""
     files = tuple(files)
-    held = [(file.file, each) for file in files for each in file.held]
+    held = [(file.file, each) for file in files for each in file.held if each.key[:2] in KINDS]
     objects = [each.object for _, each in held]
     classes = frozenset(each.name.lower() for each in objects if isinstance(each, AcceleratorClass))
     runtimes = {(type(each), each.id): each for each in objects if isinstance(each, Runtime)}

@@ -4,6 +4,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from operator import is_
 from typing import Generic, NamedTuple, TypeVar
 
@@ -21,7 +22,6 @@ from epp.kube.objects.tensor_fusion import Gpu
 
 IGNORED = ": ignored"
 """Suffix of a warning about a label without effect."""
-_SLICED = re.compile(r"mig[-.]")
 _GPU_IDS = re.compile(r".*/gpu-ids")
 _SHARE = re.compile(r".*/(vram|tflops|compute-percent)-(limit|request)")
 """Annotations with the share of a pod in a GPU."""
@@ -35,17 +35,18 @@ class Computed(NamedTuple, Generic[T]):
     value: T
 
 
+def computed(before: Computed[T] | None, of: tuple[object, ...], compute: Callable[[], T]) -> Computed[T]:
+    """Return the result of a computation; that of `before` if it was of the same objects."""
+    if before is not None and len(before.of) == len(of) and all(map(is_, before.of, of)):
+        return before
+    return Computed(of, compute())
+
+
 def recomputed(
     before: Mapping[str, Computed[T]], objects: Mapping[str, tuple[object, ...]], compute: Callable[..., T]
 ) -> dict[str, Computed[T]]:
     """Return the results by name; results of `before` are reused for the same objects."""
-    found: dict[str, Computed[T]] = {}
-    for name, of in objects.items():
-        known = before.get(name)
-        if known is None or len(known.of) != len(of) or not all(map(is_, known.of, of)):
-            known = Computed(of, compute(*of))
-        found[name] = known
-    return found
+    return {name: computed(before.get(name), of, partial(compute, *of)) for name, of in objects.items()}
 
 
 class Validation(msgspec.Struct, frozen=True):
@@ -100,16 +101,6 @@ def gpus_of_node(node: Node | None, slicer: SliceNode | None) -> NodeGpus:
     if not named and node is not None:
         named = gpus_by_labels(node.metadata.labels).products
     return NodeGpus(named, frozenset() if slicer is None else slicer.profiles)
-
-
-def may_have_slices(pod: Pod) -> bool:
-    """Return whether the pod requests slices, or has annotations for slices or parts of GPUs."""
-    annotations = pod.metadata.annotations
-    return (
-        ANNOTATION in annotations
-        or any(_SHARE.fullmatch(key) or _GPU_IDS.fullmatch(key) for key in annotations)
-        or any(_SLICED.search(name) for _, amounts in amounts_in(pod) for name in amounts)
-    )
 
 
 def _issues_of_node(node: Node) -> tuple[Issue, ...]:

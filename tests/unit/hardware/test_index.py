@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is indexed step by step is what would be indexed at once."""
+"""The indexes of an inventory do not depend on the earlier one."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework.cluster_objects import ObjectKind, ObjectsOfKind
-from epp.hardware.inventory import Inventory, difference, reindexed
+from epp.hardware.inventory import Inventory
 from epp.kube.objects.base import Metadata
 from epp.kube.objects.core import Pod, PodSpec, PodStatus
 from epp.kube.objects.dra import AllocatedDevice, Consumer, ResourceClaim
@@ -51,19 +51,10 @@ def test_inventory_that_follows_changes_is_the_one_of_what_is_there_now(steps):
         assert inventory == Inventory.build([state.as_file()])
 
 
-def by_node(each: Pod) -> set[str]:
-    return {each.spec.node_name}
-
-
 def test_objects_of_a_key_are_in_the_order_of_their_ids_whenever_they_came():
     first, second = pod("a", "n1", "", ""), pod("b", "n1", "", "")
-    index = reindexed({}, difference({}, {"llm/b": second}), by_node)
-    later = reindexed(index, difference({"llm/b": second}, {"llm/b": second, "llm/a": first}), by_node)
-    assert later == {"n1": (first, second)}
-    assert index == {"n1": (second,)}  # what was there before stays as it was
-
-
-def test_nothing_is_made_anew_where_nothing_changed():
-    pods = {"llm/a": pod("a", "n1", "", "")}
-    index = reindexed({}, difference({}, pods), by_node)
-    assert reindexed(index, difference(pods, dict(pods)), by_node) is index
+    state = ClusterObjects().take([ObjectsOfKind(POD, {"llm/b": second}, frozenset({"llm/b"}))])
+    before = Inventory.build([state.as_file()])
+    state = state.take([ObjectsOfKind(POD, {"llm/b": second, "llm/a": first}, frozenset({"llm/a"}))])
+    assert Inventory.build([state.as_file()], before).pods_by_node == {"n1": (first, second)}
+    assert before.pods_by_node == {"n1": (second,)}  # what was there before stays as it was
