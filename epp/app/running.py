@@ -33,7 +33,7 @@ from epp.framework.quotas import QuotaSource
 from epp.framework.snapshot import INHERITED
 from epp.kube.readers import ClusterReaders
 from epp.pool.collectors.polling.collector import Collector
-from epp.pool.collectors.tagging import Tagging, run_in_steps
+from epp.pool.collectors.tagging import Tagging
 from epp.pool.discovery import PoolDiscovery, SeveralSources
 from epp.pool.discovery.several import SourceState
 from epp.routing.datastore import Datastore
@@ -44,7 +44,6 @@ from epp.routing.outliers.record import ProbeRequest, Verdict
 from epp.runtime.supervisor import Supervisor
 from epp.telemetry.endpoints import EndpointReport, EndpointState, PriceWatch
 from epp.telemetry.metrics import Metrics
-from epp.telemetry.pool_series import GAUGE_DERIVATIONS
 
 _FAILING_SHOWN = 20
 _CHECKS = 150
@@ -224,22 +223,19 @@ class RunningConfig:
         self._collector.checked(self._feeds(assembly))
         try:
             await self._connect_readers(assembly)
-            derivations = assembly.instances.derivations
             merged = self._discovery if isinstance(self._discovery, SeveralSources) else None
             others = discovery.sources if isinstance(discovery, SeveralSources) else ()
             if discovery is not self._discovery and not (merged and others):
                 source_pool = SourcePool(self.store, self._clock)
                 await discovery.start(source_pool)
-                taggers = self._taggers(assembly)
-                tagged = await self._tagging.tags_of(lambda: source_pool.withheld, taggers)
-                await self._tagging.replace_with_pool(taggers, source_pool.withheld, tagged, derivations)
+                await self._tagging.change_over(self._taggers(assembly), lambda: source_pool.withheld)
                 # no await from here to `use`: the earlier filters do not know the new pool
                 source_pool.opened()
                 self._source_pool.close()
                 self._discovery, self._source_pool = discovery, source_pool
                 self._follow_discovery()
             else:
-                await self._tagging.change_over(self._taggers(assembly), derivations)
+                await self._tagging.change_over(self._taggers(assembly))
             self.director.use(assembly.pipeline)
             if merged and others and others != merged.sources:
                 merged.use(others)
@@ -275,7 +271,6 @@ class RunningConfig:
     async def _refresh_gauges(self) -> None:
         while True:
             snapshot = self.store.snapshot()  # one snapshot for all gauges
-            await run_in_steps(snapshot.derive_ahead(GAUGE_DERIVATIONS))
             self._metrics.refresh_pool(snapshot, self.director.flow)
             self._metrics.refresh_quotas(self.director.quotas, self.tenants)
             await asyncio.sleep(self._gauge_seconds)
@@ -285,9 +280,7 @@ class RunningConfig:
         watch = PriceWatch()
         await asyncio.sleep(_TAGGING_SECONDS)
         while True:
-            snapshot = self.store.snapshot()
-            await run_in_steps(snapshot.derive_ahead(GAUGE_DERIVATIONS))
-            watch.check(snapshot, self.assembly.plugins)
+            watch.check(self.store.snapshot(), self.assembly.plugins)
             await asyncio.sleep(self._gauge_seconds)
 
     async def _connect_readers(self, assembly: Assembly) -> None:

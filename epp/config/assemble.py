@@ -153,8 +153,6 @@ def _rehearse(instances: Instances, builder: Builder) -> None:
     found = in_time([partial(rehearse, plugin, builder.clock.now) for plugin in tried])
     for plugin, findings in zip(tried, found, strict=False):
         path, kind = instances.path_of(plugin), type(plugin).__name__
-        for name, derivations in findings.derivations.items():
-            instances.derivations.setdefault(name, {}).update(derivations)
         for name in findings.undeclared:
             problem = f"plugin {plugin.name!r} reads {name!r} without declaring it"
             instances.fail(f"{problem}: add it to `reads` or `may_read` of {kind}", *path)

@@ -14,7 +14,6 @@ from epp.framework.input_errors import mistakes_in, named_at_the_start, read_par
 from epp.framework.limits import as_written, correct
 from epp.framework.messages import hint_at, nearest
 from epp.framework.plugin import Parameters, Plugin, Stability
-from epp.framework.records import Derivation
 from epp.framework.registry import Registry, UnknownTypeError
 
 Role = TypeVar("Role", bound=Plugin[Any])
@@ -48,8 +47,6 @@ class Instances:
         """Types of declared instances that could not be built or have no effect, by name."""
         self.implied: dict[str, str] = {}
         """Reason for each instance that the file does not declare."""
-        self.derivations: dict[str, dict[Derivation, None]] = {}
-        """Records that new plugins derive from endpoints and attributes, by name of the attribute."""
         self.problems: list[Problem] = list(loaded.problems)
         self.warnings: list[Problem] = []
         self.unconnected: set[str] = set()

@@ -20,7 +20,7 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.errors import InternalError, PluginFailedError, RequestError
 from epp.framework.messages import described
 from epp.framework.plugin import Plugin, SchedulingObserver
-from epp.framework.records import ENDPOINTS, Derivation, Records
+from epp.framework.records import Records
 from epp.framework.request import (
     AGENT_IDENTITY,
     PREFIX_MATCH,
@@ -62,8 +62,6 @@ class Findings:
     """Results that no request could use."""
     raised: tuple[str, ...]
     """Other errors, perhaps caused only by made-up data."""
-    derivations: Mapping[str, Mapping[Derivation, None]] = field(default_factory=dict, compare=False)
-    """Records derived from endpoints and attributes, by name of the attribute."""
     seconds: float = field(default=0.0, compare=False)
     """Duration of the slower call."""
 
@@ -125,7 +123,6 @@ def rehearse(plugin: Plugin[Any], timer: Callable[[], float] = perf_counter) -> 
     seconds = 0.0
     unusable: dict[str, None] = {}
     raised: dict[str, None] = {}
-    derivations: dict[str, dict[Derivation, None]] = {}
     for column in (_KNOWN, _UNKNOWN):
         snapshot = _watched_snapshot(touched, column)
         pool = Candidates(snapshot, np.arange(len(column), dtype=np.intp), profile="probe")
@@ -137,10 +134,8 @@ def rehearse(plugin: Plugin[Any], timer: Callable[[], float] = perf_counter) -> 
             unusable[str(error)] = None
         except Exception as error:  # noqa: BLE001  a plugin may raise anything
             raised[described(error, type(plugin))] = None
-        for name, records in (*snapshot.made.items(), (ENDPOINTS, snapshot.endpoints)):
-            derivations.setdefault(name, {}).update(dict.fromkeys(records.derivations))
     declared = {datum.name for datum in (*plugin.reads, *plugin.may_read, *plugin.writes)}
-    return Findings(tuple(sorted(touched - declared)), tuple(unusable), tuple(raised), derivations, seconds)
+    return Findings(tuple(sorted(touched - declared)), tuple(unusable), tuple(raised), seconds)
 
 
 def _rehearse(plugin: Plugin[Any], touched: set[str], pool: Candidates) -> None:
@@ -191,7 +186,7 @@ class _WatchedSnapshot(Snapshot, frozen=True):
 
     touched: set[str] = msgspec.field(default_factory=set)
     made: dict[str, Records[Any]] = msgspec.field(default_factory=dict)
-    """Records by name of the attribute."""
+    """Records by name of the attribute, so that a second call reuses the values derived from them."""
 
     def column(self, column: Column) -> Floats:
         self.touched.add(column.name)

@@ -244,18 +244,9 @@ def no_endpoint(_endpoint: Endpoint) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class EveryEndpoint:
-    """All endpoints; tagging them takes a while in a large pool."""
-
-    first: AffectedEndpoints = no_endpoint
-    """Endpoints to tag before the others, such as new ones."""
-
-    def __call__(self, _endpoint: Endpoint, /) -> bool:
-        return True
-
-
-every_endpoint = EveryEndpoint()
+def every_endpoint(_endpoint: Endpoint) -> bool:
+    """Return True: any tag may have changed."""
+    return True
 
 
 class FollowingTagger(Tagger[P]):

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One record for each slot of a snapshot, and memoised values derived from the records."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from itertools import compress, count, islice
 from operator import is_not
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, TypeVarTuple, cast
@@ -19,17 +18,11 @@ A = TypeVarTuple("A")
 Derivation: TypeAlias = tuple[Any, ...]
 """A function and its arguments, preceded by a NumPy type if the function is called for each record."""
 
-ENDPOINTS = ""
-"""Key of the endpoints in mappings by attribute name; no attribute has an empty name."""
-
 _MEMO_LIMIT = 1024
 _MOST_REUSABLE = 64
 """Maximum number of arrays that the next records can reuse; requests of clients may create more."""
 _MOST_UNUSED = 256
 """Number of later records that do not use an array before it is dropped, since it keeps its own records alive."""
-_STEP = 64
-"""Records for which a function is called in one step; most functions take a microsecond."""
-_PLAIN = (str, bytes, bool, int, float, type(None))
 
 
 class _Former(NamedTuple):
@@ -97,54 +90,25 @@ class Records(Generic[T]):
         recent = {key: _Former(self.values, array, 0) for key, array in self._each.items()}
         return dict(islice((recent | older).items(), _MOST_REUSABLE))
 
-    @property
-    def derivations(self) -> Iterable[Derivation]:
-        """Derivations that can be repeated on later records before a request needs them; at most 64."""
-        found = (*self.reusable(), *(key for key in self._memo if _is_plain(key)))
-        return found[:_MOST_REUSABLE]
-
-    def derive_ahead(self, derivation: Derivation) -> Iterator[None]:
-        """Repeat a derivation in steps of a fraction of a millisecond; a `derive` is one step.
-
-        An exception is ignored here; a request that needs the value raises it.
-        """
-        with suppress(Exception):
-            if not isinstance(derivation[0], type):
-                self.derive(derivation[0], *derivation[1:])
-                yield
-            elif derivation not in self._each:
-                yield from self._fill(derivation)
-
     def _derive_each(self, key: Derivation) -> NDArray[Any]:
         found = self._each.get(key)
-        if found is None:
-            _require_lasting(key[1:])
-            for _ in self._fill(key):
-                pass
-            found = self._each[key]
-        return found
-
-    def _fill(self, key: Derivation) -> Iterator[None]:
-        """Compute an array, and keep it once it is complete."""
+        if found is not None:
+            return found
+        _require_lasting(key[1:])
         if len(self._each) >= _MEMO_LIMIT:
             self._each.clear()
         dtype, function, *arguments = key
         values = self.values
         former = self._former.pop(key, None)
-        if former is not None and len(former.values) > len(values):
-            former = None
-        slots = [] if former is None else self.changed_since(former.values)
-        records = values if former is None else [values[slot] for slot in slots]
-        computed: list[object] = []
-        for start in range(0, len(records), _STEP):
-            computed += [function(record, *arguments) for record in records[start : start + _STEP]]
-            yield
-        found = _array(computed, dtype)
-        if former is not None:
-            changed, found = found, np.empty(len(values), dtype=dtype)
+        if former is None or len(former.values) > len(values):
+            found = _array([function(record, *arguments) for record in values], dtype)
+        else:
+            slots = self.changed_since(former.values)
+            found = np.empty(len(values), dtype=dtype)
             found[: len(former.array)] = former.array
-            found[slots] = changed
+            found[slots] = _array([function(values[slot], *arguments) for slot in slots], dtype)
         self._each[key] = read_only(found)
+        return self._each[key]
 
     def changed_since(self, former: tuple[T, ...]) -> Sequence[int]:
         """Return the slots whose record differs from the former one, or is new, in ascending order."""
@@ -161,14 +125,6 @@ def _array(values: Sequence[object], dtype: type[np.generic]) -> NDArray[Any]:
     if dtype is np.object_:  # np.array would unpack sequences
         return np.fromiter(values, dtype=dtype, count=len(values))
     return np.array(values, dtype=dtype)
-
-
-def _is_plain(part: object) -> bool:
-    """Return whether a derivation can be repeated on other records: no part of it was derived from these records."""
-    if isinstance(part, tuple):
-        return all(map(_is_plain, part))
-    owner = getattr(part, "__self__", None)
-    return isinstance(part, _PLAIN) or (callable(part) and (owner is None or hasattr(owner, "plugin_type")))
 
 
 def _require_lasting(key: tuple[object, ...]) -> None:

@@ -5,7 +5,7 @@ An endpoint keeps its slot while it is in the pool, so that other indexes, such 
 identify it by the slot.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import nan
 from types import MappingProxyType
@@ -17,7 +17,7 @@ import numpy as np
 from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag
 from epp.framework.arrays import Floats, Positions
 from epp.framework.endpoint import Endpoint
-from epp.framework.records import ENDPOINTS, Derivation, Records
+from epp.framework.records import Records
 
 __all__ = [
     "ACCELERATOR",
@@ -257,14 +257,6 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
         """Return the records of all slots."""
         found: Records[T] | None = self.attributes.get(attribute.name)
         return Records((attribute.unknown,) * self.capacity) if found is None else found
-
-    def derive_ahead(self, derivations: Mapping[str, Iterable[Derivation]]) -> Iterator[None]:
-        """Repeat derivations, by attribute name, before requests need them, in steps of a fraction of a millisecond."""
-        for name, wanted in derivations.items():
-            records = self.endpoints if name == ENDPOINTS else self.attributes.get(name)
-            if records is not None:
-                for derivation in wanted:
-                    yield from records.derive_ahead(derivation)
 
     def age_seconds(self, now: float) -> Floats:
         """Return the seconds since the last report of the endpoint of each slot; NaN without a report."""

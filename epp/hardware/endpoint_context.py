@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from epp.framework.cluster_objects import ObjectsOfKind
-from epp.framework.datalayer import AffectedEndpoints, EveryEndpoint, no_endpoint
+from epp.framework.datalayer import AffectedEndpoints, every_endpoint, no_endpoint
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import Parameters
 from epp.hardware.catalogue import CATALOGUE, Catalogue, InstanceType
@@ -40,18 +40,20 @@ def affected_endpoints(
     inventories: tuple[Inventory, Inventory],
 ) -> AffectedEndpoints:
     """Return the endpoints affected by the old or the new version of each changed object."""
-    places: list[AffectedPlaces | None] = []
+    pods: set[str] = set()
+    nodes: set[str] = set()
     for change in changes:
         for name in change.changed:
             old, new = before.find(change.kind, name), after.find(change.kind, name)
-            if old is not new:
-                places += [places_of(each, inventories) for each in (old, new) if each is not None]
-    known = [each for each in places if each is not None]
-    found = AffectedPlaces(
-        frozenset[str]().union(*(each.pods for each in known)), frozenset[str]().union(*(each.nodes for each in known))
-    )
-    affected = found.__contains__ if found != AffectedPlaces() else no_endpoint
-    return affected if len(known) == len(places) else EveryEndpoint(first=affected)
+            for each in (old, new) if old is not new else ():
+                if each is not None:
+                    places = places_of(each, inventories)
+                    if places is None:
+                        return every_endpoint
+                    pods |= places.pods
+                    nodes |= places.nodes
+    found = AffectedPlaces(frozenset(pods), frozenset(nodes))
+    return found.__contains__ if found != AffectedPlaces() else no_endpoint
 
 
 def places_of(each: Object, inventories: Iterable[Inventory]) -> AffectedPlaces | None:

@@ -22,7 +22,6 @@ from epp.framework.datalayer import Contact, Unresolved
 from epp.framework.endpoint import Endpoint
 from epp.framework.messages import listed
 from epp.framework.plugin import Plugin
-from epp.framework.records import Derivation
 from epp.framework.snapshot import ACCELERATOR, Snapshot
 from epp.pool.collectors.polling.conditions import Condition, Conditions
 from epp.routing.outliers.outlier_detector import OutlierDetector
@@ -306,7 +305,3 @@ def _has_price(tag: AcceleratorTag) -> bool:
 
 def _lacks_price(tag: AcceleratorTag) -> bool:
     return tag.kind is not AcceleratorKind.CPU and not _has_price(tag)
-
-
-PRICE_DERIVATIONS: tuple[Derivation, ...] = ((np.bool_, _lacks_price), (np.bool_, _has_price))
-"""Values computed from the tag of each endpoint."""

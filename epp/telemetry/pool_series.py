@@ -25,7 +25,6 @@ from epp.framework.errors import RequestError
 from epp.framework.messages import printable
 from epp.framework.plugin import Plugin
 from epp.framework.plugin_status import Legacy
-from epp.framework.records import ENDPOINTS, Derivation
 from epp.framework.refusals import OverQuotaError, QuotaExceededError
 from epp.framework.snapshot import (
     ACCELERATOR,
@@ -41,7 +40,7 @@ from epp.framework.snapshot import (
     Column,
     Snapshot,
 )
-from epp.telemetry.endpoints import PRICE_DERIVATIONS, count_unpriced
+from epp.telemetry.endpoints import count_unpriced
 from epp.telemetry.families import Computed, Families, Gauges, Row, rows_of
 from epp.telemetry.request_series import OTHER, shortened
 
@@ -360,12 +359,3 @@ def _item(name: str, values: Floats) -> Mapping[str, object] | None:
     """Return the mean as a score; None if no value is known."""
     known = values[~np.isnan(values)]
     return {"name": name, "value": round((2 * float(known.mean()) - 1) * MOST_SCORE)} if len(known) else None
-
-
-GAUGE_DERIVATIONS: Mapping[str, Sequence[Derivation]] = {
-    ENDPOINTS: ((slots_by_name,), (ids_of,)),
-    ACCELERATOR.name: (*PRICE_DERIVATIONS, (np.object_, hardware_name), (np.float64, AcceleratorTag.cost_per_hour)),
-    MODELS.name: ((_union,),),
-    LORA.name: ((_adapters,),),
-}
-"""Functions that derive gauge values from a pool, by name of the attribute; called in advance for large pools."""

@@ -106,10 +106,9 @@ class Ledger:
         if requests < 0 or tokens < 0:
             self._on_release()
 
-    def forget(self, *slots: int) -> None:
-        """Void the tickets of slots whose endpoints left, so that the next endpoints there start from zero."""
-        for slot in slots:
-            self._epochs[slot] = self._epochs.get(slot, 0) + 1
+    def forget(self, slot: int) -> None:
+        """Void the tickets of a slot whose endpoint left, so that the next endpoint there starts from zero."""
+        self._epochs[slot] = self._epochs.get(slot, 0) + 1
 
     def _is_current(self, place: Place) -> bool:
         return self._epochs.get(place.slot, 0) == place.epoch
@@ -210,10 +209,10 @@ class Inheritance:
         own = self._table.get(IN_FLIGHT, slot) - self._table.get(INHERITED, slot)
         self._put(slot, min(most, max(0.0, int(min(sum(known), _MOST)) - own)))
 
-    def forget(self, *slots: int) -> None:
-        """Forget slots whose endpoints left; the next endpoints there inherit nothing."""
-        self._expected.difference_update(slots)
-        self._heirs.difference_update(slots)
+    def forget(self, slot: int) -> None:
+        """Forget a slot whose endpoint left; the next endpoint there inherits nothing."""
+        self._expected.discard(slot)
+        self._heirs.discard(slot)
 
     def sweep(self, now: float) -> bool:
         """End the inheritance if its time is over; return whether that made room."""

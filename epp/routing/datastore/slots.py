@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slots of endpoints, columns indexed by slot, and changes of many endpoints that are prepared in steps."""
+"""Slots of endpoints, and columns indexed by slot."""
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from operator import itemgetter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeAlias, cast
+from typing import cast
 
 import numpy as np
 
 from epp.framework.arrays import Floats, Positions, read_only
-from epp.framework.datalayer import Report
 from epp.framework.endpoint import Endpoint, Identity
-from epp.framework.records import ENDPOINTS, Derivation, Records
-from epp.framework.snapshot import Attribute, Column, Snapshot
+from epp.framework.snapshot import Column
 
 _NO_IDENTITY = Identity("", "")
 _FEW = 8
@@ -34,14 +31,14 @@ class Change:
 class Slots:
     """Slots from 0 on; the lowest free slot is taken first."""
 
-    def __init__(self, capacity: int = 0) -> None:
+    def __init__(self) -> None:
         self.slots: dict[str, int] = {}
         """Keyed by endpoint id."""
-        self.endpoints: list[Endpoint | None] = [None] * capacity
-        self.identities: list[Identity] = [_NO_IDENTITY] * capacity
+        self.endpoints: list[Endpoint | None] = []
+        self.identities: list[Identity] = []
         """Identity by slot, including fields that were known before the last change of labels."""
         self._by_address: dict[str, list[int]] = {}
-        self.free: list[int] = list(range(capacity))
+        self.free: list[int] = []
         """A heap."""
 
     def grow(self, extra: int) -> None:
@@ -60,7 +57,10 @@ class Slots:
 
     def put(self, endpoint: Endpoint) -> int:
         slot = heapq.heappop(self.free)
-        self.put_at(slot, endpoint, endpoint.identity)
+        self.endpoints[slot] = endpoint
+        self.identities[slot] = endpoint.identity
+        self.slots[endpoint.id] = slot
+        self._by_address.setdefault(endpoint.hostport, []).append(slot)
         return slot
 
     def relabel(self, slot: int, endpoint: Endpoint) -> None:
@@ -80,16 +80,6 @@ class Slots:
             del self._by_address[endpoint.hostport]
         heapq.heappush(self.free, slot)
         return endpoint
-
-    def put_at(self, slot: int, endpoint: Endpoint, identity: Identity) -> None:
-        """Put an endpoint into this slot; if the caller chose the slot, call `count_free` before the next `put`."""
-        self.endpoints[slot] = endpoint
-        self.identities[slot] = identity
-        self.slots[endpoint.id] = slot
-        self._by_address.setdefault(endpoint.hostport, []).append(slot)
-
-    def count_free(self) -> None:
-        self.free = [slot for slot, endpoint in enumerate(self.endpoints) if endpoint is None]  # sorted, so a heap
 
 
 def by_id(endpoints: Iterable[Endpoint]) -> dict[str, Endpoint]:
@@ -195,113 +185,3 @@ class ColumnTable:
         self._working[name] = values
         self._cells[name] = cast("memoryview[float]", values.data)  # of float64
         self.dirty.add(name)
-
-
-_STEP = 32
-"""Endpoints that are processed in one step, a tenth of a millisecond."""
-
-_first = itemgetter(0)
-
-Tagged: TypeAlias = tuple[Endpoint, Iterable[Report]]
-"""An endpoint and the reports of its taggers."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Staging:
-    """The next content of the datastore; requests use the current content until all of it is replaced.
-
-    If it replaces the pool, it is valid only as long as the pool has not changed.
-    """
-
-    version: int
-    snapshot: Snapshot
-    places: Slots
-    attributes: dict[str, tuple[Attribute[Any], list[Any]]]
-    """Next records by slot, initially copies of the current ones."""
-    writes: Mapping[str, int]
-    """Number of writes of each attribute so far."""
-    tagged: Mapping[str, Tagged]
-    wanted: Mapping[str, Endpoint] | None
-    derivations: Mapping[str, Iterable[Derivation]]
-    change: Change = field(default_factory=lambda: Change((), ()))
-    tags: dict[str, tuple[Attribute[Any], list[int], list[Endpoint], list[Any]]] = field(default_factory=dict)
-    """Slots, their endpoints and their records, by attribute."""
-    cells: list[tuple[int, Endpoint, Column, float]] = field(default_factory=list)
-    records: dict[str, Records[Any]] = field(default_factory=dict)
-    """The next records, with values derived from them."""
-
-    def steps(self) -> Iterator[None]:
-        """Prepare the content in steps of a fraction of a millisecond; each derivation by a plugin is one step."""
-        if self.wanted is not None:
-            yield from self._fill(self.places, self.wanted)
-        yield from self._tag()
-        if self.wanted is not None:
-            yield from self._derive(ENDPOINTS, self.places.endpoints, self.snapshot.endpoints)
-        for name in self.tags:
-            yield from self._derive(name, self.attributes[name][1], self.snapshot.attributes.get(name))
-
-    def _fill(self, before: Slots, wanted: Mapping[str, Endpoint]) -> Iterator[None]:
-        """Find the slot of each endpoint: its current one, or the lowest free one."""
-        places = self.places = Slots(len(before.endpoints))
-        removed: list[tuple[int, Endpoint]] = []
-        updated: list[tuple[int, Endpoint]] = []
-        for number, (identity, slot) in enumerate(tuple(before.slots.items())):
-            current, endpoint = before.endpoints[slot], wanted.get(identity)
-            if current is None:
-                return  # it has left in the meantime: this is outdated
-            if endpoint is None or not before.is_kept(endpoint):
-                removed.append((slot, current))
-            elif endpoint == current:
-                places.put_at(slot, current, before.identities[slot])
-            else:
-                places.put_at(slot, endpoint, endpoint.identity.after(before.identities[slot]))
-                updated.append((slot, endpoint))
-            if number % _STEP == 0:
-                yield
-        added: list[tuple[int, Endpoint]] = []
-        yield from self._join(places, wanted, added)
-        removed.sort(key=_first)
-        self.change = Change(tuple(added), tuple(removed), tuple(updated))
-        for attribute, records in self.attributes.values():
-            for slot, _ in removed:
-                records[slot] = attribute.unknown
-            yield
-
-    def _join(self, places: Slots, wanted: Mapping[str, Endpoint], added: list[tuple[int, Endpoint]]) -> Iterator[None]:
-        places.count_free()
-        for number, endpoint in enumerate(wanted.values()):
-            if endpoint.id not in places.slots:
-                added.append((places.put(endpoint), endpoint))
-            if number % _STEP == 0:
-                yield
-
-    def _tag(self) -> Iterator[None]:
-        for number, (identity, (tagged, reports)) in enumerate(self.tagged.items()):
-            slot = self.places.slots.get(identity)
-            endpoint = None if slot is None else self.places.endpoints[slot]
-            if slot is None or endpoint is None or (self.wanted is None and endpoint is not tagged):
-                continue  # it has left
-            for report in reports:
-                self.cells += [(slot, endpoint, column, value) for column, value in report.columns.items()]
-                for attribute, record in report.attributes.items():
-                    self._put(attribute, slot, endpoint, record)
-            if number % _STEP == 0:
-                yield
-
-    def _put(self, attribute: Attribute[Any], slot: int, endpoint: Endpoint, record: object) -> None:
-        name = attribute.name
-        if name not in self.attributes:
-            self.attributes[name] = attribute, [attribute.unknown] * len(self.places.endpoints)
-        records = self.attributes[name][1]
-        if records[slot] != record:
-            records[slot] = record
-        _, slots, endpoints, tags = self.tags.setdefault(name, (attribute, [], [], []))
-        slots.append(slot)
-        endpoints.append(endpoint)
-        tags.append(records[slot])
-
-    def _derive(self, name: str, values: Iterable[Any], former: Records[Any] | None) -> Iterator[None]:
-        records = self.records[name] = Records(tuple(values), former)
-        used = () if former is None else former.derivations
-        for derivation in dict.fromkeys((*used, *self.derivations.get(name, ()))):
-            yield from records.derive_ahead(derivation)

@@ -3,7 +3,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from operator import is_
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -14,7 +13,7 @@ from epp.framework.clock import Clock
 from epp.framework.datalayer import Report
 from epp.framework.endpoint import Endpoint, Identity
 from epp.framework.plugin import Datum
-from epp.framework.records import ENDPOINTS, Derivation, Records
+from epp.framework.records import Records
 from epp.framework.snapshot import (
     ANSWERS,
     AVOIDED,
@@ -34,7 +33,7 @@ from epp.framework.snapshot import (
     Snapshot,
 )
 from epp.routing.datastore.ledger import Inheritance, Ledger
-from epp.routing.datastore.slots import Change, ColumnTable, Slots, Staging, Tagged, by_id
+from epp.routing.datastore.slots import Change, ColumnTable, Slots, by_id
 
 T = TypeVar("T")
 
@@ -58,13 +57,7 @@ class Datastore:
         self._listeners: list[Callable[[Change], None]] = []
         self._on_release: Callable[[], None] | None = None
         self._pool_changed = True
-        self._version = 0
-        """Number of changes of the pool."""
-        self._planned: dict[str, Records[Any]] = {}
-        """The next records by attribute, with derived values; see `stage`."""
         self._attributes_changed: set[str] = set()
-        self._writes: dict[str, int] = {}
-        """Number of changes of a record, by attribute."""
         self.latest = Snapshot()
         """The last snapshot; may be read in any thread."""
         for attribute in CORE_ATTRIBUTES:
@@ -142,7 +135,6 @@ class Datastore:
 
     def _publish(self, change: Change) -> None:
         self._pool_changed = True
-        self._version += 1
         for listener in self._listeners:
             listener(change)
         self._notify_release()
@@ -230,97 +222,6 @@ class Datastore:
         self._places.identities[slot] = reported.after(known)
         return endpoint
 
-    def stage(
-        self,
-        tagged: Mapping[str, Tagged],
-        wanted: Iterable[Endpoint] | None = None,
-        derivations: Mapping[str, Iterable[Derivation]] = MappingProxyType({}),
-    ) -> Staging:
-        """Begin to prepare tags of many endpoints and, unless `wanted` is None, a whole pool, as in `replace`.
-
-        `derivations` lists the derived values that requests need, by attribute; ENDPOINTS is the key of the endpoints.
-        """
-        pool = None if wanted is None else by_id(wanted)
-        while pool is not None and len(pool) > self._table.capacity:
-            self._grow()
-        return Staging(
-            version=self._version,
-            snapshot=self.latest,
-            places=self._places,
-            attributes={name: (attribute, list(records)) for name, (attribute, records) in self._attributes.items()},
-            writes=self._writes.copy(),
-            tagged=tagged,
-            wanted=pool,
-            derivations=derivations,
-        )
-
-    def put_pool(self, staging: Staging) -> bool:
-        """Replace the pool with a prepared one; return False, without effect, if the pool has changed since `stage`."""
-        if staging.version != self._version:
-            return False
-        change, self._places = staging.change, staging.places
-        slots = [slot for slot, _ in change.removed]
-        if slots:
-            self._table.reset(slots)
-            self.ledger.forget(*slots)
-            self._inheritance.forget(*slots)
-        for name, (attribute, records) in tuple(self._attributes.items()):
-            if not self._take_over(name, staging):
-                for slot in slots:
-                    records[slot] = attribute.unknown
-            self._changed(name)
-        self._reports = [None] * len(self._reports)
-        if change.added or change.removed or change.updated:
-            self._planned[ENDPOINTS] = staging.records[ENDPOINTS]
-            self._publish(change)
-        return True
-
-    def put_tags(self, staging: Staging) -> None:
-        """Write the prepared tags of endpoints that are still the same objects."""
-        endpoints = self._places.endpoints
-        for name, (attribute, *tags) in staging.tags.items():
-            if not self._take_over(name, staging):
-                records = self._attributes[name][1] if name in self._attributes else self._add_attribute(attribute)
-                for slot, endpoint, record in zip(*tags, strict=True):
-                    if endpoints[slot] is endpoint:
-                        records[slot] = record
-            self._changed(name)
-            self._planned[name] = staging.records[name]
-        for slot, endpoint, column, value in staging.cells:
-            if endpoints[slot] is endpoint:
-                self._table.put(column, slot, value)
-        self._reports = [None] * len(self._reports)
-        for endpoint, reports in staging.tagged.values():
-            for report in reports:
-                self._identified(endpoint, report)
-
-    def _take_over(self, name: str, staging: Staging) -> bool:
-        """Take all records of an attribute from a staging; return False if records were written since `stage`."""
-        found = staging.attributes.get(name)
-        if found is None:
-            return False
-        if self._attributes.get(name) is not found:
-            if self._version != staging.version or self._writes.get(name, 0) != staging.writes.get(name, 0):
-                return False
-            self._attributes[name] = found
-        return True
-
-    def _changed(self, name: str) -> None:
-        self._attributes_changed.add(name)
-        self._writes[name] = self._writes.get(name, 0) + 1
-
-    def news(self, endpoint: Endpoint, report: Report) -> Report:
-        """Return the report without unchanged records, since comparing many tags takes longer than writing."""
-        slot = self.slot_of(endpoint)
-        if slot is None:
-            return report
-        attributes = {
-            attribute: record
-            for attribute, record in report.attributes.items()
-            if attribute.name not in self._attributes or self._attributes[attribute.name][1][slot] != record
-        }
-        return Report(report.columns, attributes, uid=report.uid, boot_id=report.boot_id)
-
     def forget(self, data: Iterable[Datum], endpoint: Endpoint | None = None) -> None:
         """Reset columns and attributes that are no longer reported to unknown, for one endpoint or for all."""
         if endpoint is None:
@@ -358,7 +259,7 @@ class Datastore:
         membership_changed = self._pool_changed or not self._table.dirty.isdisjoint(_OF_AVAILABLE)
         slots, endpoints, available = last.slots, last.endpoints, last.available
         if self._pool_changed:
-            endpoints = self._records_of(ENDPOINTS, self._places.endpoints, last.endpoints)
+            endpoints = Records(tuple(self._places.endpoints), last.endpoints)
             used = self._places.slots
             slots = read_only(np.sort(np.fromiter(used.values(), dtype=np.intp, count=len(used))))
         columns, attributes = self._table.publish(), last.attributes
@@ -366,7 +267,7 @@ class Datastore:
             available = read_only(available_of(slots, columns[REACHABLE.name][slots], columns[AVOIDED.name][slots]))
         if self._attributes_changed:
             changed = {
-                name: self._records_of(name, self._attributes[name][1], attributes.get(name))
+                name: Records(tuple(self._attributes[name][1]), attributes.get(name))
                 for name in self._attributes_changed
             }
             attributes = MappingProxyType({**attributes, **changed})
@@ -381,15 +282,6 @@ class Datastore:
             attributes=attributes,
         )
         return self.latest
-
-    def _records_of(self, name: str, values: Sequence[T], former: Records[T] | None) -> Records[T]:
-        """Return records with the derived values of the former or the prepared records."""
-        planned: Records[T] | None = self._planned.pop(name, None)
-        if planned is None:
-            return Records(tuple(values), former)
-        if len(planned.values) == len(values) and all(map(is_, planned.values, values)):
-            return planned
-        return Records(tuple(values), planned)
 
     def endpoint(self, identity: str) -> Endpoint | None:
         slot = self.slot_named(identity)
@@ -438,7 +330,7 @@ class Datastore:
             records = self._add_attribute(attribute) if values is None else values[1]
             if records[slot] != record:
                 records[slot] = record
-                self._changed(attribute.name)
+                self._attributes_changed.add(attribute.name)
 
     def _vacate(self, slot: int) -> Endpoint:
         endpoint = self._places.clear(slot)
@@ -448,7 +340,7 @@ class Datastore:
         for name, (attribute, records) in self._attributes.items():
             if records[slot] != attribute.unknown:
                 records[slot] = attribute.unknown
-                self._changed(name)
+                self._attributes_changed.add(name)
         return endpoint
 
     def _grow(self) -> None:
@@ -460,14 +352,13 @@ class Datastore:
         self._has_core.extend(bytes(after - before))
         for name, (attribute, records) in self._attributes.items():
             records.extend([attribute.unknown] * (after - before))
-            self._changed(name)
+            self._attributes_changed.add(name)
         self._pool_changed = True
-        self._version += 1
 
     def _add_attribute(self, attribute: Attribute[Any]) -> list[object]:
         records: list[object] = [attribute.unknown] * self._table.capacity
         self._attributes[attribute.name] = (attribute, records)
-        self._changed(attribute.name)
+        self._attributes_changed.add(attribute.name)
         return records
 
 

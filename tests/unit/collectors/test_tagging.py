@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from epp.framework import Candidates, Column, Endpoint, ManualClock, Topology
-from epp.framework.datalayer import EveryEndpoint, Report, Tagger, every_endpoint
+from epp.framework.datalayer import Report, Tagger, every_endpoint
 from epp.framework.snapshot import TOPOLOGY
 from epp.pool.collectors.tagging import Tagging
 from epp.routing.datastore import Datastore
@@ -62,7 +62,7 @@ def lengths(store: Datastore) -> list[float]:
     return snapshot.column(LENGTH)[snapshot.slots].tolist()
 
 
-def test_endpoints_are_tagged_when_they_are_there_join_and_change_and_untagged_when_they_leave(store):
+async def test_endpoints_are_tagged_when_they_are_there_join_and_change_and_untagged_when_they_leave(store):
     store.replace([endpoint("a", zone="z1")])
     tagging = Tagging(store, [Zone(), Length()])
     assert zones(store) == ["z1"]
@@ -70,7 +70,7 @@ def test_endpoints_are_tagged_when_they_are_there_join_and_change_and_untagged_w
     assert zones(store) == ["z1", "zone-2"]
     store.replace([endpoint("a", zone="z33"), endpoint("b", zone="zone-2")])
     assert (zones(store), lengths(store)) == (["z33", "zone-2"], [3.0, 6.0])
-    tagging.replace([length := Length()])
+    await tagging.change_over([length := Length()])
     store.replace([])
     tagging.retag(length, every_endpoint)
     store.replace([endpoint("c")])  # in the slot of a
@@ -143,27 +143,26 @@ async def followed(tagging: Tagging) -> AsyncIterator[None]:
         await asyncio.gather(following, return_exceptions=True)
 
 
-async def test_tagging_everyone_anew_lets_others_have_their_turn_and_shows_all_at_once(store, weather):
+async def test_endpoints_are_tagged_again_one_in_a_turn_and_the_new_tags_are_shown_together(store, weather):
     tagger, tagging = weather
     before = store.snapshot()
     tagging.retag(tagger, every_endpoint)
-    seen = set[int]()
+    counts = set[int]()
     async with followed(tagging):
         while len(tagger.asked) < 20:
             assert store.snapshot() is before
-            seen.add(len(tagger.asked))
+            counts.add(len(tagger.asked))
             await turns(1)
         await step(lambda: zones(store) == ["sun"] * 20)
-    assert seen == {0, 4, 8, 12, 16}
+    assert counts == set(range(20))
 
 
-async def test_some_endpoints_are_tagged_anew_each_as_soon_as_it_can_be(store, weather):
+async def test_only_affected_endpoints_are_tagged_again(store, weather):
     tagger, tagging = weather
-    tagging.retag(tagger, lambda endpoint: endpoint.name in {f"e{number:02}" for number in range(5)})
+    tagging.retag(tagger, lambda endpoint: endpoint.name in {"e00", "e01"})
     async with followed(tagging):
-        await step(lambda: zones(store) == ["sun"] * 4 + ["rain"] * 16)
-        await step(lambda: zones(store) == ["sun"] * 5 + ["rain"] * 15)
-        assert tagger.asked == [f"e{number:02}" for number in range(5)]
+        await step(lambda: zones(store) == ["sun"] * 2 + ["rain"] * 18)
+    assert tagger.asked == ["e00", "e01"]
 
 
 async def test_endpoint_that_changes_joins_or_leaves_meanwhile_is_tagged_as_it_is_then(store, weather):
@@ -191,18 +190,15 @@ async def test_round_through_all_ends_however_often_all_are_to_be_tagged_anew(st
         await step(lambda: zones(store) == ["snow"] * 20)
 
 
-async def test_some_endpoints_need_not_wait_for_the_round_through_all(store, weather):
+async def test_endpoint_that_is_affected_during_a_round_is_tagged_again_in_the_next_one(store, weather):
     tagger, tagging = weather
-    tagging.retag(tagger, EveryEndpoint(first=lambda endpoint: endpoint.name == "e07"))
+    tagging.retag(tagger, every_endpoint)
     async with followed(tagging):
-        await step(lambda: zones(store) == [*["rain"] * 7, "sun", *["rain"] * 12])
-        await step(lambda: len(tagger.asked) == 5)
+        await step(lambda: len(tagger.asked) == 4)
         tagger.now = "snow"
         tagging.retag(tagger, lambda endpoint: endpoint.name in {"e00", "e19"})
-        await step(lambda: zones(store).count("snow") == 2)
-        assert zones(store).count("rain") == 17
-        await step(lambda: "rain" not in zones(store))
-    assert zones(store)[0] == zones(store)[19] == "snow"  # nothing older is written over them
+        await step(lambda: zones(store) == [*["sun"] * 4, *["snow"] * 16])
+        await step(lambda: zones(store) == ["snow", *["sun"] * 3, *["snow"] * 16])
 
 
 async def test_tagger_that_knows_nothing_more_is_not_asked(store):
@@ -210,7 +206,7 @@ async def test_tagger_that_knows_nothing_more_is_not_asked(store):
     weather, length = Weather(), Length()
     tagging = Tagging(store, [weather, length])
     weather.asked.clear()
-    tagging.replace([weather, length])
+    await tagging.change_over([weather, length])
     async with followed(tagging):
         tagging.retag(length, every_endpoint)
         tagging.retag(length, lambda _: True)
@@ -238,7 +234,7 @@ async def test_changing_over_to_other_taggers_lets_others_have_their_turn_and_sh
     assert (zones(store), lengths(store)) == ([""] * 20, [4.0, *[0.0] * 19])
 
 
-async def test_endpoints_that_join_while_taggers_change_over_are_tagged_a_few_at_a_time_too(store):
+async def test_endpoints_that_join_while_taggers_change_over_are_tagged_one_in_a_turn_too(store):
     store.replace(pool(20, zone="z1"))
     tagging, weather = Tagging(store, [Zone()]), Weather()
     changing = asyncio.ensure_future(tagging.change_over([weather]))
@@ -250,11 +246,11 @@ async def test_endpoints_that_join_while_taggers_change_over_are_tagged_a_few_at
         counts.append(len(weather.asked))
         assert set(zones(store)) in ({"z1", "later"}, {"rainz1", "rainlater"})  # all have their old tags, or none has
     await changing
-    assert max(after - before for before, after in pairwise(counts)) <= 4
+    assert max(after - before for before, after in pairwise(counts)) == 1
     assert sorted(zones(store)) == ["rainlater"] * 30 + ["rainz1"] * 18
 
 
-async def test_change_over_waits_for_no_round_and_loses_none(store, weather):
+async def test_change_over_waits_for_the_end_of_a_round_and_loses_no_request_to_tag_again(store, weather):
     tagger, tagging = weather
     length = Length()
     async with followed(tagging):
@@ -277,7 +273,7 @@ async def test_taggers_that_are_gone_write_nothing_more(store, weather):
     tagging.retag(tagger, lambda endpoint: endpoint.name == "e00")
     async with followed(tagging):
         await step(lambda: len(tagger.asked) >= 4)
-        tagging.replace([Length()])
+        await tagging.change_over([Length()])
         await turns(40)
     assert zones(store) == [""] * 20
 
@@ -289,23 +285,26 @@ STEPS = st.lists(st.one_of(POOLS, st.sets(st.sampled_from([0, 1]))), max_size=8)
 
 @given(STEPS)
 def test_tags_are_always_those_of_the_labels_and_taggers_of_now(steps):
-    store = Datastore(ManualClock())
-    taggers = [Zone(), Length()]
-    tagging = Tagging(store, taggers)
-    pool, chosen = {}, {0, 1}
-    for step in steps:
-        if isinstance(step, dict):
-            pool = step
-            store.replace([endpoint(name, zone=zone) for name, zone in pool.items()])
-        else:
-            chosen = step
-            tagging.replace([taggers[index] for index in sorted(chosen)])
-        now = [one.labels["zone"] for one in store.endpoints]
-        assert zones(store) == (now if 0 in chosen else [""] * len(now))
-        if 1 in chosen:
-            assert lengths(store) == [float(len(zone)) for zone in now]
-        else:
-            assert all(length != length for length in lengths(store))  # noqa: PLR0124 - NaN
+    async def run() -> None:
+        store = Datastore(ManualClock())
+        taggers = [Zone(), Length()]
+        tagging = Tagging(store, taggers)
+        pool, chosen = {}, {0, 1}
+        for step in steps:
+            if isinstance(step, dict):
+                pool = step
+                store.replace([endpoint(name, zone=zone) for name, zone in pool.items()])
+            else:
+                chosen = step
+                await tagging.change_over([taggers[index] for index in sorted(chosen)])
+            now = [one.labels["zone"] for one in store.endpoints]
+            assert zones(store) == (now if 0 in chosen else [""] * len(now))
+            if 1 in chosen:
+                assert lengths(store) == [float(len(zone)) for zone in now]
+            else:
+                assert all(length != length for length in lengths(store))  # noqa: PLR0124 - NaN
+
+    asyncio.run(run())
 
 
 TOLD = st.one_of(
@@ -344,22 +343,34 @@ def test_after_any_changes_each_endpoint_has_the_tag_that_was_told_last(steps):
     asyncio.run(run())
 
 
-async def test_another_pool_comes_with_the_tags_of_other_taggers_that_were_made_in_turns(store):
+async def test_another_pool_comes_with_the_tags_of_other_taggers_which_are_computed_one_in_a_turn(store):
     store.replace([endpoint("kept", zone="zone"), endpoint("changed", zone="z"), endpoint("gone", zone="z1")])
     tagging = Tagging(store, [Zone()])
     wanted = [endpoint("kept", zone="zone"), endpoint("changed", zone="zone-5")]
     wanted += [endpoint(f"new-{number}", zone="z1") for number in range(100)]
-    making = asyncio.create_task(tagging.tags_of(lambda: wanted, [Length()]))
-    await asyncio.sleep(0)
+    changing = asyncio.create_task(tagging.change_over([Length()], lambda: wanted))
+    await turns(1)
     wanted.append(endpoint("late", zone="zones"))
-    turns = 1
-    while not making.done():
-        turns += 1
-        await asyncio.sleep(0)
-    assert turns >= 100 // 4
-    assert zones(store) == ["zone", "z", "z1"]
-    await tagging.replace_with_pool([Length()], wanted, making.result())
+    passed = 1
+    while not changing.done():
+        assert zones(store) == ["zone", "z", "z1"]
+        passed += 1
+        await turns(1)
+    await changing
+    assert passed >= 100
     assert set(zones(store)) == {""}
     assert lengths(store) == [4.0, 6.0, *[2.0] * 100, 5.0]
     store.update([endpoint("later", zone="zone")])  # tagged as it joins, again
     assert lengths(store)[-1] == 4.0
+
+
+async def test_endpoint_that_is_affected_while_its_pool_is_prepared_is_tagged_again(store, weather):
+    tagger, tagging = weather
+    async with followed(tagging):
+        changing = asyncio.create_task(tagging.change_over([tagger], lambda: wanted))
+        wanted = [endpoint("new")]
+        await step(lambda: tagger.asked == ["new"])
+        tagger.now = "snow"
+        tagging.retag(tagger, every_endpoint)
+        await changing
+        await step(lambda: zones(store) == ["snow"])

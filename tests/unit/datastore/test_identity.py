@@ -126,13 +126,11 @@ def test_is_11_pod_that_only_a_tagger_knows_resets_when_it_is_another(store):
     assert (np.isnan(waiting), in_flight, loras) == (True, 0.0, LORAS)
 
 
-def test_is_11_boot_that_only_a_tagger_knows_resets_with_tags_of_the_whole_pool(store):
+def test_is_11_boot_that_only_a_tagger_knows_resets_when_it_is_another(store):
     listed = endpoint()
     with_knowledge(store, listed)
     for boot, waiting in (("b1", 3), ("b1", 3), ("b2", float("nan"))):
-        staging = store.stage({listed.id: (listed, [Report({}, {LORA: LORAS}, boot_id=boot)])})
-        list(staging.steps())
-        store.put_tags(staging)
+        store.tag(listed, Report({}, {LORA: LORAS}, boot_id=boot))
         assert known(store, listed)[0] == pytest.approx(waiting, nan_ok=True)
 
 

@@ -185,19 +185,6 @@ def test_report_that_comes_again_says_the_same_again():
         assert snapshot.records(LORA).values[slot] == LoraState(max_adapters=2)
 
 
-def test_news_of_a_tag_are_what_is_not_known_of_the_endpoint(store):
-    a, lora = endpoint("a"), LoraState(max_adapters=2)
-    report = Report({}, {TOPOLOGY: Topology(zone="z1"), LORA: lora})
-    assert store.news(a, report) == report
-    store.replace([a])
-    assert store.news(a, report) == report
-    store.tag(a, Report({}, {TOPOLOGY: Topology(zone="z1")}))
-    assert store.news(a, report) == Report({}, {LORA: lora})
-    store.tag(a, store.news(a, report))
-    assert everyone(store).records(LORA) == [lora]
-    assert store.news(a, report) == Report({}, {})
-
-
 def test_what_is_forgotten_is_unknown_of_everybody_and_the_rest_stays(store):
     a, b = endpoint("a"), endpoint("b")
     store.replace([a, b])

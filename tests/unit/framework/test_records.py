@@ -140,24 +140,3 @@ def test_records_that_follow_none_are_all_derived():
     before.derive_numbers(count)
     after = Records((AcceleratorTag(count=3),) * 1000, before)
     assert after.derive_numbers(count).tolist() == [3.0] * 1000
-
-
-@given(st.lists(st.integers(0, 3), max_size=200), st.lists(st.integers(0, 3), max_size=200))
-def test_what_is_derived_ahead_in_steps_is_what_a_request_would_derive(before, after):
-    known = [AcceleratorTag(count=number) for number in range(4)]
-    former = Records(tuple(known[each] for each in before))
-    former.derive_numbers(count)
-    records = Records(tuple(known[each] for each in after), former)
-    for derivation in (*former.derivations, (np.object_, scaled, 2)):
-        for _ in records.derive_ahead(derivation):
-            pass
-    assert records.derive_numbers(count).tolist() == after
-    assert records.derive_objects(scaled, 2).tolist() == [2 * each for each in after]
-
-
-def test_function_that_raises_ahead_of_requests_raises_as_one_asks_for_it():
-    records = Records((None,))
-    for _ in records.derive_ahead((np.float64, count)):
-        pass
-    with pytest.raises(AttributeError):
-        records.derive_numbers(count)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework.cluster_objects import ObjectKind, ObjectsOfKind
-from epp.framework.datalayer import AffectedEndpoints, EveryEndpoint, every_endpoint, no_endpoint
+from epp.framework.datalayer import AffectedEndpoints, every_endpoint, no_endpoint
 from epp.framework.endpoint import Endpoint
 from epp.hardware.endpoint_context import affected_endpoints
 from epp.hardware.inventory import Inventory
@@ -196,14 +196,6 @@ SHARED = [claim("c1", ["a"], "n1", "d1"), claim("c2", ["b"], "n1", "d1")]
 def test_change_concerns_pods_by_way_of_other_objects(first, second, pods):
     affected = affected_by(first, second)
     assert "".join(endpoint.name[0] for endpoint in ENDPOINTS if affected(endpoint)) == pods
-
-
-def test_where_all_are_concerned_those_of_pods_that_changed_are_the_first():
-    documents = {"AcceleratorClass": [accelerator_class("gold", "Tesla-T4", "1")], "Pod": [pod("b", "", "")]}
-    affected = affected_by({}, documents)
-    assert isinstance(affected, EveryEndpoint)
-    assert [affected(endpoint) for endpoint in ENDPOINTS] == [True, True, True]
-    assert [affected.first(endpoint) for endpoint in ENDPOINTS] == [False, True, False]
 
 
 def test_class_concerns_all_and_an_object_that_did_not_change_none():

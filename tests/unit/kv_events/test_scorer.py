@@ -56,7 +56,7 @@ async def test_scorer_without_a_producer_scores_by_events_of_its_own(publisher):
     world = Fleet(one.port, [one], 1)
     world.producer, world.scorer = scorer, scorer
     world.store.replace([])
-    world.tagging.replace([scorer])
+    await world.tagging.change_over([scorer])
     world.store.replace([Endpoint("p0", "127.0.0.1", 8000)])
     async with running(world):
         await one.subscribed()
@@ -102,7 +102,7 @@ async def test_tokenizer_service_of_older_configurations_supplies_token_ids(publ
     scorer = scorer_of(assembled(parameters=f"{{indexerConfig: {{{pool}}}, {events}}}"))
     world = Fleet(one.port, [one], 1)
     world.producer = scorer
-    world.tagging.replace([scorer])
+    await world.tagging.change_over([scorer])
     async with uds_tokenizer(path) as service, running(world):
         await one.subscribed()
         text = "x" * 32
