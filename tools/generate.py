@@ -30,7 +30,6 @@ from epp.extproc.settings import ServerSettings
 from epp.framework import Endpoint, errors, headers, refusals
 from epp.framework.errors import RequestError
 from epp.framework.registry import Registry
-from epp.lab.gateway.deploy_files import STANDALONE, chart_proxy_yaml, standalone_yaml
 from epp.lab.gateway.local import discovery_response
 from epp.lab.gateway.settings import Bodies, FailureMode
 from epp.pool.discovery import StaticDiscovery
@@ -47,6 +46,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import campaign
 import chart_values
 import dashboards
+import envoy_files
 import figures
 import hardware
 import profile_chart
@@ -452,18 +452,18 @@ def _schema_json() -> str:
 PAGES: Mapping[str, Callable[[], str]] = {
     profile_chart.PAGE: profile_chart.document,
     **{f"docs/profiles-{theme}.svg": partial(profile_chart.chart, theme) for theme in ("light", "dark")},
-    "deploy/chart/files/envoy-fail-close.yaml": lambda: chart_proxy_yaml(FailureMode.FAIL_CLOSE),
-    "deploy/chart/files/envoy-fail-close-buffered.yaml": lambda: chart_proxy_yaml(
+    "deploy/chart/files/envoy-fail-close.yaml": lambda: envoy_files.chart_proxy_yaml(FailureMode.FAIL_CLOSE),
+    "deploy/chart/files/envoy-fail-close-buffered.yaml": lambda: envoy_files.chart_proxy_yaml(
         FailureMode.FAIL_CLOSE, Bodies.BUFFERED
     ),
-    "deploy/chart/files/envoy-fail-open.yaml": lambda: chart_proxy_yaml(FailureMode.FAIL_OPEN),
-    "deploy/chart/files/envoy-fail-open-buffered.yaml": lambda: chart_proxy_yaml(
+    "deploy/chart/files/envoy-fail-open.yaml": lambda: envoy_files.chart_proxy_yaml(FailureMode.FAIL_OPEN),
+    "deploy/chart/files/envoy-fail-open-buffered.yaml": lambda: envoy_files.chart_proxy_yaml(
         FailureMode.FAIL_OPEN, Bodies.BUFFERED
     ),
     CHART_SCHEMA: _chart_schema,
     chart_values.PAGE: chart_values.document,
     "deploy/endpoints.json": _endpoints_json,
-    **{f"deploy/{name}": partial(standalone_yaml, name) for name in STANDALONE},
+    **{f"deploy/{name}": partial(envoy_files.standalone_yaml, name) for name in envoy_files.STANDALONE},
     **{f"deploy/grafana/{name}.json": partial(dashboards.dashboard, name) for name in dashboards.DASHBOARDS},
     "docs/errors.md": errors_markdown,
     "docs/flags.md": flags_markdown,
