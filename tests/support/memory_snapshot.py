@@ -31,7 +31,7 @@ MEMOS = {
     "ParserTable": {"_found"},
     "PrefixIndex": {"_members"},
     "Reported": {"_arrays", "_available", "_by_slot", "_of_available"},
-    "RateLearner": {"_logs", "_new"},
+    "RateLearner": {"_logs"},
     "WakeUpCost": {"_costs", "_tags"},
 }
 """What is computed from other things, and again where it is missing."""

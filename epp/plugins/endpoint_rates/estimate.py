@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rates of every slot, from profiles, learned ratios, and the hardware and engine of the slot."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple, Self
 
@@ -16,92 +16,61 @@ from epp.plugins.endpoint_rates.learning import FREE, fill_unlearned, median
 from epp.plugins.endpoint_rates.profiles import Hardware, KindRates, hardware_of, plain_key
 
 EMPTY = Hardware()
-_MOST_FORMER = 8
-"""Unused kinds that are kept, in addition to twice the number of kinds in use."""
 
 
-class RateFleet:
-    """Kind numbers of endpoints: equal hardware and engine have one number, free slots have 0."""
+class Fleet(NamedTuple):
+    """Kinds of the endpoints of a snapshot: equal hardware and engine are one kind, and free slots are of kind 0."""
 
-    def __init__(self, engine_label_key: str, default_engine: str) -> None:
-        self._label = engine_label_key
-        self._default_engine = default_engine
-        self._endpoints: Records[Endpoint | None] = Records(())
-        self._tags: Records[AcceleratorTag] = Records(())
-        self._hardware = self._pods = self._engines = np.zeros(0, dtype=np.object_)
-        """Hardware without the engine, pod identity, and engine name of each slot."""
-        self._numbers: dict[Hardware, int] = {}
-        """Number of each kind, from 1."""
-        self.kinds: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
+    endpoints: Records[Endpoint | None]
+    tags: Records[AcceleratorTag]
+    hardware: tuple[Hardware, ...]
+    """Hardware and engine of each kind."""
+    kinds: NDArray[np.intp]
+    """Kind of each slot."""
+    pods: NDArray[np.object_]
+    """Pod identity of each slot."""
 
-    @property
-    def hardware(self) -> tuple[Hardware, ...]:
-        """Hardware of each kind, including kinds without endpoints."""
-        return (EMPTY, *self._numbers)
+    @classmethod
+    def of(cls, snapshot: Snapshot, engine_label_key: str, default_engine: str) -> Self:
+        endpoints, tags = snapshot.endpoints, snapshot.records(ACCELERATOR)
+        hardware = tags.derive_objects(_hardware_of)[snapshot.slots].tolist()
+        engines = endpoints.derive_objects(_engine_of, engine_label_key, default_engine)[snapshot.slots].tolist()
+        pairs = list(zip(map(id, hardware), engines, strict=True))  # by identity, as most equal ones are one object
+        numbers: dict[Hardware, int] = {}
+        kind_of: dict[tuple[int, str], int] = {}
+        for pair, one in dict(zip(pairs, hardware, strict=True)).items():
+            kind_of[pair] = numbers.setdefault(one._replace(engine=pair[1]), len(numbers) + 1)
+        kinds = np.full(len(endpoints.values), FREE, dtype=np.intp)
+        kinds[snapshot.slots] = [kind_of[pair] for pair in pairs]
+        return cls(endpoints, tags, (EMPTY, *numbers), kinds, tags.derive_objects(_pod_of))
 
-    def is_current(self, snapshot: Snapshot) -> bool:
-        """Return whether the kinds are those of the snapshot."""
-        return snapshot.endpoints is self._endpoints and snapshot.records(ACCELERATOR) is self._tags
+    def is_of(self, snapshot: Snapshot) -> bool:
+        """Return whether the snapshot has the same endpoints and tags."""
+        return snapshot.endpoints is self.endpoints and snapshot.records(ACCELERATOR) is self.tags
 
-    def follow(self, snapshot: Snapshot) -> list[int]:
-        """Update to the snapshot; return the slots whose endpoint left, was replaced or has other hardware.
+    def changed_since(self, former: "Fleet") -> list[int]:
+        """Return the slots whose endpoint left, was replaced or has other hardware.
 
         A new pod of the same name and a reboot of the node count as replacements. Changes of a tag that do not affect
         rates, such as its price or state, do not count.
         """
-        endpoints, tags = snapshot.endpoints, snapshot.records(ACCELERATOR)
-        hardware = tags.derive_objects(_hardware_of)
-        pods = tags.derive_objects(_pod_of)
-        engines = endpoints.derive_objects(_engine_of, self._label, self._default_engine)
-        values, previous = endpoints.values, self._endpoints.values
-        capacity, former = len(values), len(previous)
-        touched: Sequence[int] = range(capacity)
-        if former:
-            touched = sorted({*endpoints.changed_since(previous), *tags.changed_since(self._tags.values)})
-        changed = [slot for slot in range(capacity, former) if previous[slot] is not None]
-        changed += [
+        values, previous = self.endpoints.values, former.endpoints.values
+        touched = {*self.endpoints.changed_since(previous), *self.tags.changed_since(former.tags.values)}
+        touched.update(range(len(values), len(previous)))
+        return [
             slot
-            for slot in touched
-            if slot < former
+            for slot in sorted(touched)
+            if slot < len(previous)
             and (before := previous[slot]) is not None
             and (
-                (now := values[slot]) is None
+                slot >= len(values)
+                or (now := values[slot]) is None
                 or now.hostport != before.hostport
                 or now.id != before.id
-                or engines[slot] != self._engines[slot]
-                or hardware[slot] != self._hardware[slot]
-                or _is_another_pod(pods[slot], self._pods[slot])
+                or self.hardware[self.kinds[slot]] != former.hardware[former.kinds[slot]]
+                or _is_another_pod(self.pods[slot], former.pods[slot])
             )
         ]
-        kinds = np.zeros(capacity, dtype=np.intp)
-        kinds[:former] = self.kinds[:capacity]
-        kinds[touched] = 0
-        taken = [slot for slot in touched if values[slot] is not None]
-        kinds[taken] = self._kinds_of(hardware[taken].tolist(), engines[taken].tolist())
-        self._endpoints, self._tags = endpoints, tags
-        self._hardware, self._pods, self._engines = hardware, pods, engines
-        self.kinds = kinds
-        if len(self._numbers) > _MOST_FORMER and len(self._numbers) > _MOST_FORMER + 2 * len(np.unique(kinds)):
-            self._renumber()
-        return changed
-
-    def _kinds_of(self, fleet: Iterable[Hardware], engines: Iterable[str]) -> list[int]:
-        """Return the number for each hardware and its engine."""
-        numbers: dict[tuple[int, str], int] = {}
-        found = []
-        for hardware, engine in zip(fleet, engines, strict=True):
-            kind = numbers.get((id(hardware), engine))
-            if kind is None:
-                kind = self._numbers.setdefault(hardware._replace(engine=engine), len(self._numbers) + 1)
-                numbers[id(hardware), engine] = kind
-            found.append(kind)
-        return found
-
-    def _renumber(self) -> None:
-        """Drop kinds without endpoints."""
-        hardware, used = self.hardware, np.unique(self.kinds[self.kinds > 0])
-        self._numbers = {hardware[kind]: number for number, kind in enumerate(used.tolist(), 1)}
-        self.kinds = np.where(self.kinds > 0, np.searchsorted(used, self.kinds) + 1, 0)
 
 
 def _engine_of(endpoint: Endpoint | None, label: str, default: str) -> str:

@@ -34,14 +34,10 @@ class RateLearner:
         self._recent: dict[int, deque[float]] = {}
         self._peers: dict[int, tuple[float, int, float]] = {}
         """Logarithm, number of samples and time of the best ratio of other pickers, by slot."""
-        self._new: set[int] = set()
-        """Slots with new samples since their median was computed; many responses arrive between two updates."""
         self._epochs: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
         self._logs: Floats = np.zeros(0)
         self._last: Floats = np.zeros(0)
         self._counts: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
-        self.version = 0
-        """Increments with each sample and each `forget()`."""
 
     def epoch(self, slot: int) -> int:
         """Return the epoch of the slot, which increments on `forget()`."""
@@ -61,8 +57,7 @@ class RateLearner:
         recent.append(min(max(log(ratio), -_LARGEST_LOG_RATIO), _LARGEST_LOG_RATIO))
         self._last[slot] = now
         self._counts[slot] += 1
-        self._new.add(slot)
-        self.version += 1
+        self._logs[slot] = _middle(sorted(recent))
 
     def forget(self, *slots: int) -> None:
         """Drop the samples of slots whose endpoint or hardware changed."""
@@ -76,8 +71,6 @@ class RateLearner:
             del self._recent[slot]
         for slot in self._peers.keys() & slots:
             del self._peers[slot]
-        self._new.difference_update(slots)
-        self.version += len(slots)
 
     def learned(self, capacity: int, now: float) -> tuple[Floats, NDArray[np.intp]]:
         """Return logarithms of ratios and sample counts of the first `capacity` slots; NaN and 0 if not learned.
@@ -96,14 +89,10 @@ class RateLearner:
         known = self._peers.get(slot)
         if known is None or samples >= known[1] or now - known[2] > self._half_life:
             self._peers[slot] = min(max(ratio, -_LARGEST_LOG_RATIO), _LARGEST_LOG_RATIO), samples, now
-            self.version += 1
 
     def own_ratios(self, capacity: int, now: float) -> tuple[Floats, NDArray[np.intp]]:
         """Return the same from the samples of this picker only."""
         self._grow(capacity)
-        for slot in self._new:
-            self._logs[slot] = _middle(sorted(self._recent[slot]))
-        self._new.clear()
         trust = np.exp2((self._last[:capacity] - now) / self._half_life)
         usable = (self._counts[:capacity] >= self._min_samples) & (trust >= _LEAST_TRUST)
         logs = np.where(usable, self._logs[:capacity] * trust, np.nan)
@@ -162,8 +151,6 @@ class PlacesLearner:
         self._largest: Floats = np.zeros(0)
         self._queued_reports: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
         self._reported_at: Floats = np.zeros(0)
-        self.version = 0
-        """Increments when the places of any slot change."""
 
     def update(self, running: Floats, waiting: Floats, reported_at: Floats) -> None:
         """Update from the batches and queues of all slots, NaN if unknown; each report counts once."""
@@ -172,7 +159,6 @@ class PlacesLearner:
             self._largest = np.pad(self._largest, (0, missing))
             self._queued_reports = np.pad(self._queued_reports, (0, missing))
             self._reported_at = np.pad(self._reported_at, (0, missing), constant_values=-np.inf)
-        before = self._queued_reports >= _QUEUED_REPORTS
         largest, queued_reports = (
             self._largest[: len(running)],
             self._queued_reports[: len(running)],
@@ -183,7 +169,6 @@ class PlacesLearner:
         is_new = reported_at > known_at
         np.fmax(known_at, reported_at, out=known_at)
         queued_reports[is_new & (waiting > 0) & (running > 0) & (running == largest)] += 1
-        self.version += int(((self._queued_reports >= _QUEUED_REPORTS) != before).any())
 
     def learned(self, capacity: int) -> Floats | None:
         """Return the places of the first `capacity` slots, infinite if not learned; None without any learned slot."""
@@ -200,7 +185,6 @@ class PlacesLearner:
         known = left[left < len(self._largest)]
         self._largest[known] = 0.0
         self._queued_reports[known] = 0
-        self.version += len(slots)
 
 
 _ENTRY_BYTES = 100

@@ -37,7 +37,7 @@ from epp.framework.plugin_status import endpoint_state
 from epp.framework.quantities import duration_setting, parse_duration
 from epp.framework.rates import DEFAULT_OUTPUT_TOKENS, EndpointRates
 from epp.framework.sharing import Shareable
-from epp.plugins.endpoint_rates.estimate import InitialRates, RateFleet, estimate
+from epp.plugins.endpoint_rates.estimate import Fleet, InitialRates, estimate
 from epp.plugins.endpoint_rates.learning import PlacesLearner, RateLearner, SharedRates
 from epp.plugins.endpoint_rates.profiles import Hardware, KindRates, RateProfile, RateTable, ServerProfile, model_key
 
@@ -83,8 +83,7 @@ _EVENTS_WITHOUT_TOKEN = 2
 _MOST_MODELS = 20
 """Maximum models whose rates are dumped, latest first."""
 _UPDATE_SECONDS = 0.1
-"""Minimum time between two updates of learned rates."""
-_STEPS_OF_HALF_LIFE = 64
+"""Time for which published rates are used again, while rates are learned."""
 _MEAN_RESPONSES = 256
 """Approximate number of responses in the mean length."""
 
@@ -102,7 +101,6 @@ class _Sent(NamedTuple):
 
 class _Published(NamedTuple):
     rates: EndpointRates
-    version: int
     at: float
 
 
@@ -151,7 +149,7 @@ class EndpointRatesProducer(
         self._base_model = model_key(given.base_model)
         self._last_model: tuple[str, str] | None = None
         """Model of the last request, and its key in the profiles."""
-        self._fleet = RateFleet(given.engine_label_key, given.default_engine)
+        self._fleet = self._fleet_of(Snapshot())
         half_life = parse_duration(given.half_life)
         window = max(given.window, given.min_samples)
         self.reads_response_body = given.learn
@@ -167,7 +165,6 @@ class EndpointRatesProducer(
         self._responses = 0
         self._tokens_per_event: dict[int, float] = {}
         """Tokens per event of each slot, learned from responses with both usage and events."""
-        self._fade_seconds = half_life / _STEPS_OF_HALF_LIFE
         self._initial: dict[str, InitialRates] = {}
         self._by_kind: dict[str, tuple[tuple[Hardware, ...], Sequence[KindRates]]] = {}
         """Rates of each kind of hardware by model, valid until the kinds change."""
@@ -182,7 +179,7 @@ class EndpointRatesProducer(
         return self._rates(self.parameters.base_model or self._latest_model, snapshot)
 
     def dump_state(self, snapshot: Snapshot) -> object | None:
-        if not self._fleet.is_current(snapshot):
+        if not self._fleet.is_of(snapshot):
             return {"models": {}}
         shown = {key: each.rates for key, each in list(self._published.items())[-_MOST_MODELS:]}
         return {
@@ -263,7 +260,7 @@ class EndpointRatesProducer(
         return f"rates/{self.name}"
 
     def changes(self, snapshot: Snapshot) -> bytes | None:
-        return self._shared.take(snapshot, self.clock.now()) if self._fleet.is_current(snapshot) else None
+        return self._shared.take(snapshot, self.clock.now()) if self._fleet.is_of(snapshot) else None
 
     def apply(self, peer: str, payload: bytes, snapshot: Snapshot) -> int:
         if not self.parameters.learn:
@@ -278,44 +275,22 @@ class EndpointRatesProducer(
         return sent
 
     def _rates(self, model: str, snapshot: Snapshot) -> EndpointRates:
-        if snapshot.dry_run:
-            return self._dry_run_rates(model, snapshot)
+        key, now, given = self._profiled_model(model), self.clock.now(), self.parameters
+        if snapshot.dry_run and not self._fleet.is_of(snapshot):  # it may be hypothetical
+            fleet = self._fleet_of(snapshot)
+            initial = InitialRates.of([self._table.look_up(key, one) for one in fleet.hardware], fleet.kinds)
+            return self._estimated(initial, snapshot, now)
         self._update_kinds(snapshot)
-        key = self._profiled_model(model)
-        now = self.clock.now()
-        if self.parameters.learn and now - self._places_updated_at >= _UPDATE_SECONDS:
+        published = self._published.get(key)
+        if published is not None and (now - published.at < _UPDATE_SECONDS or not given.learn):
+            return published.rates
+        if given.learn and not snapshot.dry_run and now - self._places_updated_at >= _UPDATE_SECONDS:
             self._places_updated_at = now
             self._places.update(*(snapshot.column(one) for one in (RUNNING, WAITING, METRICS_AT)))
-        rates = self._fresh(key, now)
-        if rates is None:
-            rates = self._estimated(self._initial_rates(key), snapshot, now)
-            self._published[key] = _Published(rates, self._version, now)
+        rates = self._estimated(self._initial_rates(key), snapshot, now)
+        if not snapshot.dry_run:
+            self._published[key] = _Published(rates, now)
         return rates
-
-    def _dry_run_rates(self, model: str, snapshot: Snapshot) -> EndpointRates:
-        """Return the rates for a snapshot that may be hypothetical, without a change to learned state."""
-        key, now, fleet = self._profiled_model(model), self.clock.now(), self._fleet
-        if fleet.is_current(snapshot):
-            rates = self._fresh(key, now)
-            if rates is not None:
-                return rates
-        else:
-            fleet = RateFleet(self.parameters.engine_label_key, self.parameters.default_engine)
-            fleet.follow(snapshot)
-        initial = InitialRates.of([self._table.look_up(key, one) for one in fleet.hardware], fleet.kinds)
-        return self._estimated(initial, snapshot, now)
-
-    @property
-    def _version(self) -> int:
-        return self._prefill.version + self._itl.version + self._places.version
-
-    def _fresh(self, key: str, now: float) -> EndpointRates | None:
-        """Return the last published rates, unless an update is due."""
-        published, version = self._published.get(key), self._version
-        if published is None:
-            return None
-        wait = _UPDATE_SECONDS if version != published.version else self._fade_seconds
-        return published.rates if now - published.at < wait or not version else None
 
     def _estimated(self, initial: InitialRates, snapshot: Snapshot, now: float) -> EndpointRates:
         capacity = snapshot.capacity
@@ -328,10 +303,14 @@ class EndpointRatesProducer(
         )
 
     def _update_kinds(self, snapshot: Snapshot) -> None:
-        if not self._fleet.is_current(snapshot):
-            self.slots_removed(self._fleet.follow(snapshot))
+        if not self._fleet.is_of(snapshot):
+            former, self._fleet = self._fleet, self._fleet_of(snapshot)
+            self.slots_removed(self._fleet.changed_since(former))
             self._initial.clear()
             self._published.clear()
+
+    def _fleet_of(self, snapshot: Snapshot) -> Fleet:
+        return Fleet.of(snapshot, self.parameters.engine_label_key, self.parameters.default_engine)
 
     def _initial_rates(self, key: str) -> InitialRates:
         initial = self._initial.get(key)

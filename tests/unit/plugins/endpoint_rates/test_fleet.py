@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from epp.framework import AcceleratorTag, Endpoint, Records, Snapshot
 from epp.framework.accelerators.tag import NO_TAG, POD_UID
 from epp.framework.snapshot import ACCELERATOR
-from epp.plugins.endpoint_rates.estimate import EMPTY, RateFleet
+from epp.plugins.endpoint_rates.estimate import EMPTY, Fleet
 from epp.plugins.endpoint_rates.profiles import hardware_of
 
 ENGINE = "vllm"
@@ -28,8 +28,8 @@ def snapshot(*members: tuple[Endpoint | None, AcceleratorTag]) -> Snapshot:
     )
 
 
-def fleet() -> RateFleet:
-    return RateFleet("engine", ENGINE)
+def fleet(*members: tuple[Endpoint | None, AcceleratorTag]) -> Fleet:
+    return Fleet.of(snapshot(*members), "engine", ENGINE)
 
 
 POOLS = st.lists(st.tuples(st.sampled_from(ENDPOINTS), st.sampled_from(TAGS)), max_size=6)
@@ -37,31 +37,23 @@ POOLS = st.lists(st.tuples(st.sampled_from(ENDPOINTS), st.sampled_from(TAGS)), m
 
 @given(st.lists(POOLS, max_size=6))
 def test_each_endpoint_is_of_the_kind_of_its_hardware_whatever_was_there_before(pools):
-    known, before = fleet(), []
+    former, before = fleet(), []
     for members in pools:
-        changed = known.follow(snapshot(*members))
+        found = fleet(*members)
         hardware = [EMPTY if one is None else hardware_of(tag, ENGINE) for one, tag in members]
-        assert [known.hardware[kind] for kind in known.kinds] == hardware
-        assert [kind == 0 for kind in known.kinds] == [one is None for one, _ in members]
+        assert [found.hardware[kind] for kind in found.kinds] == hardware
+        assert [kind == 0 for kind in found.kinds] == [one is None for one, _ in members]
+        assert len(found.hardware) == len({*hardware, EMPTY})
         now = [None if one is None else (one.id, one.hostport, hardware_of(tag, ENGINE)) for one, tag in members]
         now += [None] * (len(before) - len(now))
-        assert sorted(changed) == [slot for slot, one in enumerate(before) if one is not None and one != now[slot]]
-        before = now
-
-
-def test_kinds_that_no_endpoint_is_of_any_more_are_dropped_after_a_while():
-    known, endpoint = fleet(), ENDPOINTS[1]
-    for number in range(100):
-        tag = AcceleratorTag(model=f"m{number}")
-        known.follow(snapshot((endpoint, tag), (None, NO_TAG), (ENDPOINTS[3], TAGS[1])))
-        assert len(known.hardware) < 20
-        assert known.hardware[known.kinds[0]] == hardware_of(tag, ENGINE)
-        assert known.hardware[known.kinds[2]] == hardware_of(TAGS[1], ENGINE)
+        changed = [slot for slot, one in enumerate(before) if one is not None and one != now[slot]]
+        assert found.changed_since(former) == changed
+        former, before = found, now
 
 
 def test_another_pod_of_the_same_name_is_told_and_another_label_is_not():
-    known, endpoint = fleet(), ENDPOINTS[1]
-    known.follow(snapshot((endpoint, AcceleratorTag(model="l4", attributes={POD_UID: "1"}))))
+    endpoint = ENDPOINTS[1]
     labelled = replace(endpoint, labels={"zone": "z1"})
-    assert known.follow(snapshot((labelled, AcceleratorTag(model="l4", attributes={POD_UID: "1"})))) == []
-    assert known.follow(snapshot((labelled, AcceleratorTag(model="l4", attributes={POD_UID: "2"})))) == [0]
+    before = fleet((endpoint, AcceleratorTag(model="l4", attributes={POD_UID: "1"})))
+    assert fleet((labelled, AcceleratorTag(model="l4", attributes={POD_UID: "1"}))).changed_since(before) == []
+    assert fleet((labelled, AcceleratorTag(model="l4", attributes={POD_UID: "2"}))).changed_since(before) == [0]

@@ -278,17 +278,20 @@ def test_het_4_endpoint_that_leaves_takes_along_what_was_learned_and_what_is_on_
     assert world.prefill() == 15928
 
 
-def test_same_rates_are_published_until_there_is_news(world):
+def test_learned_rates_are_published_ten_times_a_second_at_most(world):
+    world.learn(5000)
+    learned = world.rates()
+    world.answer(world.send(), 1.0)
+    assert world.rates() is learned
+    world.clock.advance(0.1)
+    assert world.rates() is not learned
+
+
+def test_rates_that_are_not_learned_stay_published():
+    world = World(H100, learn=False)
     first = world.rates()
     world.clock.advance(1000)
     assert world.rates() is first
-    world.learn(5000)
-    learned = world.rates()
-    assert learned is not first
-    world.answer(world.send(), 1.0)
-    assert world.rates() is learned  # not for each response: ten times a second at most
-    world.clock.advance(0.1)
-    assert world.rates() is not learned
 
 
 def test_what_endpoints_report_does_not_make_rates_be_computed_anew(world):
