@@ -108,9 +108,9 @@ class Peer:
 
     # what is sent
 
-    def call(self, path: str, *messages: bytes, end: bool = False, more: Fields = ()) -> tuple[Call, bytes]:
+    def call(self, path: str, *messages: bytes, end: bool = False) -> tuple[Call, bytes]:
         """Open a stream; `messages` are already framed for gRPC."""
-        return self.open(grpc_fields(path, more), *messages, end=end)
+        return self.open(grpc_fields(path), *messages, end=end)
 
     def open(self, fields: Fields, *pieces: bytes, end: bool = False) -> tuple[Call, bytes]:
         call = Call(self._next_stream, self._initial_send, self._initial_receive)
