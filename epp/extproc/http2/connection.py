@@ -39,6 +39,10 @@ _ID_MASK: Final = 0x7FFF_FFFF
 _FEW_FRAMES: Final = 4
 """Minimum number of frames handled in each iteration of the loop."""
 _KEEPALIVE: Final = b"epp-live"
+_CHECKS: Final = 4
+"""Checks for stalled streams within the timeout."""
+_MOST_SECONDS: Final = 10.0
+"""Most time between checks."""
 
 
 def _never() -> bool:
@@ -159,8 +163,9 @@ class Connection:
             self._host.after(0, self.lose)
 
     def check(self, now: float) -> float:
-        """Enforce deadlines of the peer; return the seconds until the next check."""
+        """End stalled calls, and enforce deadlines of the peer; return the seconds until the next check."""
         limits, received_at = self._limits, self._now
+        has_more = self.calls.sweep(now)
         if self._streams or self.calls.last_id != self._last_id_seen:
             self._last_id_seen = self.calls.last_id
             self._idle_since = now
@@ -181,7 +186,12 @@ class Connection:
         due, code, problem = min(dues)
         if now >= due:
             self.fail(code, problem)
-        return max(min(due, received_at + limits.keepalive_seconds if self._ping_due is None else due) - now, 0.0)
+        if has_more:
+            return 0.0
+        if self._ping_due is None:
+            due = min(due, received_at + limits.keepalive_seconds)
+        most = min(min(limits.stall_seconds, limits.write_stall_seconds) / _CHECKS, _MOST_SECONDS)
+        return min(max(due - now, 0.0), most)
 
     def _frames(self, data: bytes, is_over: Callable[[], bool] = _never) -> int:
         """Handle complete frames until `is_over`; return the index after the last one."""

@@ -153,14 +153,6 @@ class GrpcProtocol(PacedProtocol):
         """Whether a stream was ever opened."""
         return self._connection is not None and self._connection.calls.last_id > 0
 
-    def sweep(self, now: float) -> bool:
-        """End a limited number of stalled calls; return whether there are more."""
-        if self._connection is None:
-            return False
-        has_more = self._connection.calls.sweep(now)
-        self._write()
-        return has_more
-
     def make_room(self) -> None:
         """Close immediately to make room for another connection."""
         if self._connection is not None:

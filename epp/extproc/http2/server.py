@@ -24,9 +24,6 @@ _BRIEF_SECONDS = 0.01
 _BACKLOG = 1024
 _MOST_CONNECTIONS = 4096
 _MOST_HELD_BYTES = 64 * 1024 * 1024
-_SWEEPS = 4
-"""Checks for stalled streams within the timeout."""
-_MOST_SWEEP_SECONDS = 10.0
 
 
 async def accepted(sock: socket.socket) -> AsyncIterator[socket.socket]:
@@ -62,7 +59,6 @@ class GrpcServer:
         self._room = connections or Capacity("connections", _MOST_CONNECTIONS)
         self.held = held or BufferedBytes("bytes", _MOST_HELD_BYTES)
         """Buffered bytes of all connections."""
-        self._sweeping: asyncio.TimerHandle | None = None
         self._methods = methods
         self._limits = limits
         self._tls = tls
@@ -87,7 +83,6 @@ class GrpcServer:
     async def start(self, sock: socket.socket | None) -> None:
         """Accept connections on a bound socket; without a socket, serve adopted connections only."""
         loop = asyncio.get_running_loop()
-        self._sweep(loop)
         self._sock = sock
         if sock is None:
             return
@@ -150,8 +145,6 @@ class GrpcServer:
 
     async def stop(self, grace_seconds: float) -> None:
         """Stop accepting; end the calls that are open after the grace period."""
-        if self._sweeping is not None:
-            self._sweeping.cancel()
         if self._listener is not None:
             self._listener.close()
         tasks = [*self._handshakes] if self._accepting is None else [self._accepting, *self._handshakes]
@@ -201,17 +194,6 @@ class GrpcServer:
             self._room.give_back()
         if not self.connections:
             self._empty.set()
-
-    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
-        now = loop.time()
-        has_more = False
-        for connection in list(self.connections):
-            has_more |= connection.sweep(now)
-        if has_more:
-            self._sweeping = loop.call_later(0, self._sweep, loop)
-            return
-        seconds = min(self._limits.stall_seconds, self._limits.write_stall_seconds) / _SWEEPS
-        self._sweeping = loop.call_later(min(seconds, _MOST_SWEEP_SECONDS), self._sweep, loop)
 
     async def _emptied(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

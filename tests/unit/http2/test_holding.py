@@ -69,13 +69,13 @@ def test_call_of_which_nothing_more_comes_is_ended_in_time_and_no_other():
     client.calls[1].awaits_more = True
     client.now += 59
     client.say(waiting, b"on time")
-    assert not client.connection.calls.sweep(client.now)
+    client.connection.check(client.now)
     assert [call.given_way for call in client.calls] == [[], [], []]
     client.now += 2
-    client.connection.calls.sweep(client.now)
+    client.connection.check(client.now)
     assert [call.given_way for call in client.calls] == [[Status.DEADLINE_EXCEEDED], [], []]
     client.now += 60
-    client.connection.calls.sweep(client.now)
+    client.connection.check(client.now)
     assert client.calls[1].given_way == [Status.DEADLINE_EXCEEDED]
     assert client.calls[2].given_way == []
     assert idle
@@ -88,7 +88,7 @@ def test_call_whose_answers_are_not_read_is_reset_in_time():
     client.sent()
     for seconds, expected in ((0, []), (30, []), (31, [ErrorCode.CANCEL])):
         client.now += seconds
-        client.connection.calls.sweep(client.now)
+        client.connection.check(client.now)
         resets = [frame.code for frame in client.sent() if frame.kind == frames.RST_STREAM]
         assert resets == expected
 
@@ -99,7 +99,7 @@ def test_thousands_of_late_calls_end_in_portions():
         client.open()
         client.calls[-1].awaits_more = True
     client.now += 61
-    assert [client.connection.calls.sweep(client.now) for _ in range(3)] == [True, True, False]
+    assert [client.connection.check(client.now) for _ in range(3)] == [0, 0, 10]  # seconds until the next check
     assert client.connection.open_streams == 0
 
 
@@ -178,7 +178,7 @@ class Holding(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.now += seconds
         self.client.pass_time(seconds)
-        self.client.connection.calls.sweep(self.client.now)
+        self.client.connection.check(self.client.now)
         self._forget_ended()
 
     def _forget_ended(self) -> None:

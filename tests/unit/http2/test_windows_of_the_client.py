@@ -59,8 +59,8 @@ def test_status_that_the_client_never_takes_ends_by_itself():
     stream = client.open()
     client.say(stream, b"end")
     client.sent()
-    client.connection.calls.sweep(client.now)
-    client.connection.calls.sweep(client.now + 31)
+    client.connection.check(client.now)
+    client.connection.check(client.now + 31)
     (reset,) = client.sent()
     assert (reset.stream_id, reset.code) == (stream, ErrorCode.CANCEL)
     assert client.connection.open_streams == 0
