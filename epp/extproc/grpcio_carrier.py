@@ -13,7 +13,7 @@ import grpc
 
 from epp.extproc.budgets import Budgets
 from epp.extproc.http2.service import Answers, Call, Methods, Outlet, RpcError, Status
-from epp.extproc.open_streams import SessionSource, session_methods
+from epp.extproc.open_streams import SessionSource
 from epp.extproc.server import Health, health_methods
 from epp.extproc.settings import ServerSettings, TlsVersion
 from epp.extproc.tls import CertificateFiles, self_signed
@@ -93,7 +93,7 @@ class GrpcioCarrier:
                 ("grpc.server.max_pending_requests_hard_limit", _PENDING_STREAMS),
             ]
         )
-        methods = {**session_methods(self._sessions), **(self._health if settings.health_on_main else {})}
+        methods = {**self._sessions.methods, **(self._health if settings.health_on_main else {})}
         server.add_generic_rpc_handlers((_CallHandlers(methods, settings, budgets),))
         self.port = _bind(server, settings.address, _credentials(settings) if settings.secure else None)
         await server.start()

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from epp.extproc.http2.limits import Limits
 from epp.extproc.http2.server import GrpcServer
-from epp.extproc.open_streams import OpenStreams, SessionSource, session_methods
+from epp.extproc.open_streams import OpenStreams, SessionSource
 from epp.extproc.server import Health, health_methods
 from epp.extproc.settings import ServerSettings
 from epp.framework import ConfigurationError
@@ -97,7 +97,7 @@ class Http2Carrier:
         """Listen; raises ConfigurationError when an address is taken or a certificate is bad."""
         settings = self._settings
         health = health_methods(self._health)
-        methods = {**session_methods(self._sessions), **(health if settings.health_on_main else {})}
+        methods = {**self._sessions.methods, **(health if settings.health_on_main else {})}
         tls = _contexts(settings) if settings.secure else None
         sock = _bound(settings.address) if settings.address else None
         self.port = 0 if sock is None else _port(sock)

@@ -12,7 +12,6 @@ from epp.extproc.budgets import Budgets, Claim
 from epp.extproc.codec import decode
 from epp.extproc.exchange import Fault, Faults, GatewayTraits, NotReadyError, ProtocolError
 from epp.extproc.headers import MOST_GATEWAYS
-from epp.extproc.http2.limits import Account
 from epp.extproc.http2.service import Answers, Call, Methods, Outlet, RpcError, Status
 from epp.extproc.session import Session
 from epp.extproc.wire import METHOD, SERVICE
@@ -82,75 +81,50 @@ class OpenStreams:
 
 
 class SessionSource:
-    """Opens a session for each stream, and closes it."""
+    """Makes the session of each stream, and has what all of them share."""
 
-    def __init__(self, sessions: SessionMaker, budgets: Budgets, observer: StreamObserver | None = None) -> None:
-        """Without an observer, durations are not measured."""
-        self._sessions = sessions
-        self._observer = observer
-        self._since: dict[Session, float] = {}
+    def __init__(self, new_session: SessionMaker, budgets: Budgets, observer: StreamObserver | None = None) -> None:
+        self.new_session = new_session
         self.budgets = budgets
-        self._traits_of = lru_cache(MOST_GATEWAYS)(GatewayTraits)
+        self.observer = observer or StreamObserver()
+        self.traits_of = lru_cache(MOST_GATEWAYS)(GatewayTraits)
+        """Returns the traits of a gateway by its host."""
         self.faults = Faults()
         self.streams = OpenStreams()
 
-    def open(self, peer: str, account: Account, metadata: Mapping[str, str]) -> Session | None:
-        """Return the session of a new stream; close it after use.
-
-        None if there are too many streams even for a refusal by a session.
-        """
-        budgets = self.budgets
-        if budgets.streams.used >= budgets.most_streams:
-            budgets.streams.refuse()
-            return None
-        host = peer.rpartition(":")[0]
-        claim = Claim(budgets, account, host)
-        try:
-            session = self._sessions(self._traits_of(host), claim, metadata)
-        except BaseException:
-            claim.close()
-            raise
-        self.streams.opened()
-        if self._observer is not None:
-            self._observer.opened()
-            self._since[session] = time.monotonic()
-        return session
-
-    def close(self, session: Session, cause: Cause, code: str = "") -> None:
-        """Close a session whose stream ends with status `code`.
-
-        Without a code, the status is OK for a complete exchange, and Canceled otherwise.
-        """
-        self.streams.closed()
-        if self._observer is not None:
-            seconds = time.monotonic() - self._since.pop(session)
-            self._observer.ended(code or (_OK if session.done else _CANCELED), seconds)
-        session.close(cause)
-        session.claim.close()
-
-
-def session_methods(sessions: SessionSource) -> Methods:
-    """Return the method of ext_proc; each call has its own session."""
-    return {f"/{SERVICE}/{METHOD}": partial(SessionCall, sessions)}
+    @property
+    def methods(self) -> Methods:
+        """The method of ext_proc; each call has its own session."""
+        return {f"/{SERVICE}/{METHOD}": partial(SessionCall, self)}
 
 
 class SessionCall(Call):
     """A session as a call."""
 
-    __slots__ = ("_cause", "_code", "_ended", "_outlet", "_peer", "_session", "_sessions")
+    __slots__ = ("_cause", "_claim", "_code", "_ended", "_opened_at", "_outlet", "_session", "_sessions")
 
     def __init__(self, sessions: SessionSource, outlet: Outlet) -> None:
+        """Open a session; raises RpcError if there are too many streams even for a refusal by a session."""
+        budgets = sessions.budgets
+        if budgets.streams.used >= budgets.most_streams:
+            budgets.streams.refuse()
+            raise RpcError(Status.RESOURCE_EXHAUSTED, "too many streams are open")
+        host = outlet.peer.rpartition(":")[0]
+        self._claim = Claim(budgets, outlet.account, host)
+        try:
+            self._session = sessions.new_session(sessions.traits_of(host), self._claim, outlet.metadata)
+        except BaseException:
+            self._claim.close()
+            raise
+        self._session.on_eviction = self._evict
         self._sessions = sessions
         self._outlet = outlet
-        self._peer = outlet.peer
-        session = sessions.open(outlet.peer, outlet.account, outlet.metadata)
-        if session is None:
-            raise RpcError(Status.RESOURCE_EXHAUSTED, "too many streams are open")
-        self._session = session
-        session.on_eviction = self._evict
+        self._opened_at = time.monotonic()
         self._cause = Cause.CLIENT_DISCONNECT
-        self._code = ""
+        self._code = ""  # of the status, if it is known before `close`
         self._ended = False
+        sessions.streams.opened()
+        sessions.observer.opened()
 
     @property
     def done(self) -> bool:
@@ -195,10 +169,14 @@ class SessionCall(Call):
         self._cause = Cause.ERROR
         self._code = error.status.name.title().replace("_", "")
         fault = Fault.TOO_LARGE if error.status is Status.RESOURCE_EXHAUSTED else Fault.UNREADABLE
-        self._sessions.faults.record(ProtocolError(str(error), fault), self._peer)
+        self._sessions.faults.record(ProtocolError(str(error), fault), self._outlet.peer)
 
     def close(self) -> None:
-        self._sessions.close(self._session, self._cause, self._code)
+        self._sessions.streams.closed()
+        code = self._code or (_OK if self._session.done else _CANCELED)
+        self._sessions.observer.ended(code, time.monotonic() - self._opened_at)
+        self._session.close(self._cause)
+        self._claim.close()
 
     def _evict(self) -> None:
         """Evict in a later iteration of the loop: a call of another request is active now."""
@@ -218,5 +196,5 @@ class SessionCall(Call):
             self._code = _UNAVAILABLE
             return RpcError(Status.UNAVAILABLE, str(error))
         self._code = _INVALID_ARGUMENT
-        self._sessions.faults.record(error, self._peer)
+        self._sessions.faults.record(error, self._outlet.peer)
         return RpcError(Status.INVALID_ARGUMENT, str(error))

@@ -2,21 +2,23 @@
 """Budgets: streams release all that they used, however they end, and buffered bytes are counted exactly."""
 
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from epp.extproc.budgets import Budgets, Claim, PendingStreams
-from epp.extproc.exchange import ExchangeSettings
-from epp.extproc.http2.limits import GRACE_SECONDS, Account
-from epp.extproc.open_streams import SessionSource
+from epp.extproc.exchange import ExchangeSettings, GatewayTraits
+from epp.extproc.http2.limits import GRACE_SECONDS
+from epp.extproc.http2.service import RpcError, Status
+from epp.extproc.open_streams import SessionCall, SessionSource
 from epp.extproc.session import Session
 from epp.extproc.settings import BudgetSettings
+from epp.extproc.wire import ProcessingRequest, ProcessingResponse
 from epp.framework import ManualClock
-from epp.framework.refusals import BodyTimeoutError, TooManyBytesError
-from epp.routing.director import Cause
-from tests.support.exchanges import BODY, Exchange, new_bench, request_body, response_headers
+from epp.routing.director import PendingRequest
+from tests.support.exchanges import BODY, decoded, new_bench, request_body, response_headers
 from tests.support.serving import first_message
 
 GATHERED, STREAMS, PENDING = 1_000_000, 6, 4
@@ -28,18 +30,19 @@ SETTINGS = BudgetSettings(
 class Opened:
     """A stream with a session on it."""
 
-    def __init__(self, session: Session, account: Account) -> None:
-        self.session = session
-        self.account = account
-        self.exchange = Exchange(session)
+    def __init__(self, call: SessionCall, claim: Claim) -> None:
+        self.call = call
+        self.account = claim.account
         self.account.on_evict = self.evict
         self.waiting = 0
-        self.size = 0
         self.has_begun = self.is_complete = False
-        self.is_refused = session.claim.lack is not None
+        self.is_refused = claim.lack is not None
+
+    def receive(self, message: ProcessingRequest) -> list[ProcessingResponse | PendingRequest]:
+        return decoded(self.call.receive(message.SerializeToString()))
 
     def evict(self) -> None:
-        self.session.give_up(TooManyBytesError())
+        self.call.end_early(Status.RESOURCE_EXHAUSTED)
         self.end()
 
     def end(self) -> None:
@@ -57,19 +60,23 @@ class Streams(RuleBasedStateMachine):
         self.now = 0.0
         self.budgets = Budgets(SETTINGS)
         self.budgets.gathered._clock = lambda: self.now  # noqa: SLF001  one that is moved by hand
-        self.source = SessionSource(
-            lambda traits, claim, _: Session(self.bench.director, ExchangeSettings(), traits, claim), self.budgets
-        )
+        self.sessions = SessionSource(self._session, self.budgets)
+        self.claims: list[Claim] = []
         self.open: list[Opened] = []
+
+    def _session(self, traits: GatewayTraits, claim: Claim, _: Mapping[str, str]) -> Session:
+        self.claims.append(claim)
+        return Session(self.bench.director, ExchangeSettings(), traits, claim)
 
     @rule(target=streams)
     def open_one(self) -> Opened | None:
-        account = self.budgets.gathered.account()
-        session = self.source.open("ipv4:192.0.2.1:1234", account, {})
-        if session is None:
+        outlet = SimpleNamespace(peer="ipv4:192.0.2.1:1234", account=self.budgets.gathered.account(), metadata={})
+        try:
+            call = SessionCall(self.sessions, outlet)
+        except RpcError:
             assert len(self.open) >= STREAMS
             return None
-        self.open.append(Opened(session, account))
+        self.open.append(Opened(call, self.claims[-1]))
         return self.open[-1]
 
     @rule(stream=streams)
@@ -77,7 +84,7 @@ class Streams(RuleBasedStateMachine):
         if stream is None or stream.has_begun or stream.is_complete:
             return
         stream.has_begun = True
-        answers = stream.exchange.receive(first_message())
+        answers = stream.receive(first_message())
         if stream.is_refused:
             assert answers[0].immediate_response.status.code == 503
             stream.end()
@@ -89,37 +96,40 @@ class Streams(RuleBasedStateMachine):
         if stream is None or not stream.has_begun or stream.is_complete:
             return
         body = BODY if last else b" " * size
-        answers = stream.exchange.receive(request_body(body, end=last))
+        answers = stream.receive(request_body(body, end=last))
         stream.waiting += len(body)
         if last or answers:
             stream.end()
         if answers and answers[0].HasField("immediate_response"):
             assert answers[0].immediate_response.status.code == 503
-            assert not last or stream.exchange.done
+            assert not last or stream.call.done
 
     @rule(stream=streams)
     def time_out(self, stream: Opened | None) -> None:
         if stream is not None and not stream.is_complete and stream.has_begun:
-            stream.session.give_up(BodyTimeoutError())
+            stream.call.end_early(Status.DEADLINE_EXCEEDED)
             stream.end()
 
     @rule(stream=streams)
     def respond(self, stream: Opened | None) -> None:
-        if stream is not None and stream.is_complete and not stream.exchange.done:
-            stream.exchange.receive(response_headers(end=True))
+        if stream is not None and stream.is_complete and not stream.call.done:
+            stream.receive(response_headers(end=True))
 
-    @rule(stream=consumes(streams), cause=st.sampled_from([Cause.CLIENT_DISCONNECT, Cause.ERROR]))
-    def close(self, stream: Opened | None, cause: Cause) -> None:
-        if stream is not None:
-            self._close(stream, cause)
+    @rule(stream=consumes(streams), is_broken=st.booleans())
+    def close(self, stream: Opened | None, *, is_broken: bool) -> None:
+        if stream is None:
+            return
+        if is_broken:
+            stream.call.unreadable(RpcError(Status.INTERNAL, "the message is not readable"))
+        self._close(stream)
 
     @rule(seconds=st.floats(0, 2 * GRACE_SECONDS))
     def wait(self, seconds: float) -> None:
         self.now += seconds
 
-    def _close(self, stream: Opened, cause: Cause) -> None:
+    def _close(self, stream: Opened) -> None:
         self.open.remove(stream)
-        self.source.close(stream.session, cause)
+        stream.call.close()
         assert stream.account.size == 0
         stream.account.close()
 
@@ -132,7 +142,7 @@ class Streams(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for stream in list(self.open):
-            self._close(stream, Cause.CLIENT_DISCONNECT)
+            self._close(stream)
         assert [each.used for each in self.budgets] == [0, 0, 0, 0]
         assert self.bench.in_flight == 0
 
