@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The datastore of endpoints and their data, which is written in the background and read as snapshots."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar
