@@ -88,11 +88,14 @@ async def test_taken_port_is_named():
         taken = [f"{name}={port}" for name, port in zip(names, ports, strict=True)]
         others = [(*ANY_PORT[:position], taken[position], *ANY_PORT[position + 1 :]) for position in range(3)]
         said = await asyncio.gather(
-            *(outcome("serve", ENDPOINTS, *flags) for flags in others), outcome("sim-server", f"--port={metrics_port}")
+            *(outcome("serve", ENDPOINTS, *flags) for flags in others),
+            outcome("gateway", ENDPOINTS, f"--listen={metrics_port}"),
+            outcome("sim-server", f"--port={metrics_port}"),
         )
-        assert [exit_code for exit_code, _ in said] == [1, 1, 1, 1]
-        *pickers, server = [command.error for _, command in said]
+        assert [exit_code for exit_code, _ in said] == [1, 1, 1, 1, 1]
+        *pickers, gateway, server = [command.error for _, command in said]
         assert pickers == expected
+        assert gateway == f"error: --listen: cannot listen on 127.0.0.1:{metrics_port}: {taken_by}"
         assert server == f"error: cannot listen on 127.0.0.1:{metrics_port}: {taken_by}"
 
 
