@@ -29,6 +29,7 @@ def load() -> dict[str, str]:
         for module in pkgutil.iter_modules(package.__path__, f"{name}."):
             with contextlib.suppress(ImportError):  # of an extra that is not installed
                 importlib.import_module(module.name)
+    importlib.import_module("epp.lab.gateway.bootstrap").load_types()  # a second of each gateway
     for point in entry_points(group="epp.plugins"):
         point.load()
     return {name: value for name, value in os.environ.items() if name not in before}

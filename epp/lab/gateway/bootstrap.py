@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Envoy's bootstrap configuration as plain data: a listener, its filters and the clusters.
-
-Tests read it with the generated classes of `envoy-data-plane`, and with Envoy itself.
-"""
+"""Envoy's bootstrap configuration: a listener, its filters and the clusters, validated by Envoy's typed classes."""
 
 import json
 import ssl
+import warnings
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from epp.lab.gateway.settings import (
     ClusterType,
     FailureMode,
     GatewaySettings,
+    PackageMissingError,
     SettingsError,
 )
 from epp.runtime.addresses import parse_host_port
@@ -44,6 +44,21 @@ _UNLIMITED = {
 }
 _MIB = 1024 * 1024
 _SAFE_TO_RETRY = "connect-failure,refused-stream,reset-before-request"
+_EXTENSIONS = (
+    "access_loggers.stream",
+    "filters.http.ext_proc",
+    "filters.http.header_mutation",
+    "filters.http.router",
+    "filters.network.http_connection_manager",
+    "load_balancing_policies.least_request",
+    "load_balancing_policies.override_host",
+    "load_balancing_policies.subset",
+    "resource_monitors.downstream_connections",
+    "retry.host.previous_hosts",
+    "transport_sockets.tls",
+    "upstreams.http",
+)
+"""Packages of the messages in an `Any`; a message can be decoded only after its package is imported."""
 _ACCESS_LOG = {
     "time": "%START_TIME%",
     "request_id": f"%REQ({REQUEST_ID})%",
@@ -71,20 +86,43 @@ _RUNTIME = {
 }
 
 
-def bootstrap_dict(settings: GatewaySettings) -> Fields:
-    """Return the bootstrap in protobuf's JSON mapping, field names in snake case.
+def load_types() -> Any:
+    """Return the typed class of the bootstrap. Loading takes almost a second, so call this before anything else runs.
 
-    Raises `SettingsError` for settings that do not fit together, such as an override-host cluster without `eds_file`.
+    Raises `PackageMissingError` without `envoy-data-plane`.
     """
-    bootstrap: Fields = json.loads(bootstrap_json(settings))  # a copy without shared parts, which YAML shows as aliases
-    return bootstrap
+    with warnings.catch_warnings():
+        # The package uses pydantic in a deprecated way.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            from envoy_data_plane.envoy.config.bootstrap.v3 import Bootstrap  # noqa: PLC0415  an optional package
+
+            for package in _EXTENSIONS:
+                import_module(f"envoy_data_plane.envoy.extensions.{package}.v3")
+        except ModuleNotFoundError as error:
+            raise PackageMissingError("envoy-data-plane") from error
+    return Bootstrap
+
+
+def bootstrap_dict(settings: GatewaySettings) -> dict[str, Any]:
+    """Return the bootstrap as plain data in protobuf's JSON mapping, field names in snake case.
+
+    Each `typed_config` is expanded, with its `@type`. Raises `PackageMissingError` without `envoy-data-plane`, and
+    `SettingsError` for settings that do not fit together, such as an override-host cluster without `eds_file`.
+    """
+    bootstrap = load_types()
+    from betterproto2 import Casing  # noqa: PLC0415  the same
+
+    checked: dict[str, Any] = bootstrap.from_dict(_bootstrap(settings)).to_dict(casing=Casing.SNAKE)
+    return checked
 
 
 def bootstrap_json(settings: GatewaySettings) -> str:
-    return json.dumps(_bootstrap(settings), indent=2)
+    return json.dumps(bootstrap_dict(settings), indent=2)
 
 
 def bootstrap_yaml(settings: GatewaySettings) -> str:
+    """Return the bootstrap as YAML text, fields in the order in which Envoy's API declares them."""
     return yaml.safe_dump(bootstrap_dict(settings), sort_keys=False, width=100)
 
 

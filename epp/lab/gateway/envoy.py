@@ -230,7 +230,7 @@ async def _spawn(binary: Path, settings: GatewaySettings, directory: Path) -> as
         raise SettingsError("listen", refusal(settings.listen, error)) from error
     config = directory / "envoy.json"
     try:
-        config.write_text(bootstrap_json(settings))
+        config.write_text(await asyncio.to_thread(bootstrap_json, settings))
     except OSError as error:
         raise NoSpaceError(str(config), error) from error
     flags = ["--config-path", str(config), "--concurrency", str(settings.concurrency)]

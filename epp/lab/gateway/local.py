@@ -12,6 +12,7 @@ import structlog
 
 from epp.app import Picker, PickerSettings
 from epp.framework import Endpoint
+from epp.lab.gateway.bootstrap import load_types
 from epp.lab.gateway.envoy import EnvoyProcess
 from epp.lab.gateway.settings import (
     HTTPS,
@@ -137,6 +138,7 @@ async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> Asy
     follows the picker's pool; it is a temporary file unless the settings name one. Envoy uses TLS if an endpoint does
     at the start, and only with the IP addresses known then: later endpoints without TLS support are not used.
     """
+    load_types()  # before the picker starts: loading the types would hold its event loop
     with temporary_directory("epp-") as directory:
         address = f"unix:{Path(directory) / 'picker.sock'}"
         server = replace(picker.server, address=address, secure=False)
