@@ -19,7 +19,7 @@ from epp.hardware.mig import Placed, mig_gpu, more_that_fit
 from epp.hardware.node_labels import facts_from_labels
 from epp.hardware.resources import maker_of, profile_of, resource_key, resource_requests
 from epp.hardware.tag_builder import TagBuilder
-from epp.hardware.validation import Computed, recomputed
+from epp.hardware.validation import Computed, computed, recomputed
 from epp.kube.objects.core import Node, Pod
 from epp.kube.objects.tensor_fusion import Gpu
 
@@ -55,25 +55,22 @@ class ClassTotals:
     """Devices of each class; the cost of an update depends on the changed nodes."""
 
     def __init__(self) -> None:
-        self._inventory = Inventory()
-        self._totals: Mapping[str, ClassTotal] = {}
         self._nodes: dict[str, Computed[Mapping[str, tuple[int, int]]]] = {}
+        self._totals: Computed[Mapping[str, ClassTotal]] | None = None
 
     def of(self, inventory: Inventory) -> Mapping[str, ClassTotal]:
-        if inventory is not self._inventory:
-            before, self._inventory = self._inventory, inventory
-            is_same = before.classes == inventory.classes and before.flavors == inventory.flavors
-            nodes = sorted(inventory.nodes.items()) if inventory.classes else ()
-            self._nodes = recomputed(
-                self._nodes if is_same else {},
-                {name: (node, inventory.pods_by_node.get(name, ())) for name, node in nodes},
-                partial(_devices_of, inventory),
-            )
-            self._totals = _added(inventory, {name: each.value for name, each in self._nodes.items()})
-        return self._totals
+        self._totals = computed(self._totals, (inventory,), partial(self._counted, inventory))
+        return self._totals.value
+
+    def _counted(self, inventory: Inventory) -> Mapping[str, ClassTotal]:
+        pods, rules = inventory.pods_by_node, (*inventory.classes.values(), *inventory.flavors.values())
+        nodes = sorted(inventory.nodes.items()) if inventory.classes else ()
+        objects = {name: (node, *pods.get(name, ()), *rules) for name, node in nodes}
+        self._nodes = recomputed(self._nodes, objects, lambda node, *_: _devices_of(inventory, node))
+        return _added(inventory, {name: each.value for name, each in self._nodes.items()})
 
 
-def _devices_of(inventory: Inventory, node: Node, pods: tuple[Pod, ...]) -> Mapping[str, tuple[int, int]]:
+def _devices_of(inventory: Inventory, node: Node) -> Mapping[str, tuple[int, int]]:
     """Return the devices by class; a node without allocatable resources is counted by its labels."""
     amounts: dict[str, int] = {}
     for resource, amount in node.allocatable.items():
@@ -93,6 +90,7 @@ def _devices_of(inventory: Inventory, node: Node, pods: tuple[Pod, ...]) -> Mapp
     for each in matching_classes(inventory.classes.values(), evidence, inventory.flavors):
         keys = {resource_key(resource.name) for resource in each.spec.resources} or {"nvidia.com/gpu"}
         given = sum(amounts.get(key, 0) for key in keys) or count
+        pods = inventory.pods_by_node.get(node.name, ())
         requests = (requested for pod in pods for requested in resource_requests(pod, keys))
         taken = sum(requested.count for requested in requests if resource_key(requested.name) in keys)
         found[each.name] = given, min(given, taken)
@@ -146,8 +144,6 @@ class IdleNodes:
     """Describes nodes; unchanged nodes are not described again."""
 
     def __init__(self) -> None:
-        self._before = Inventory()
-        self._tables: object = None
         self._known: dict[str, Computed[IdleNode | None]] = {}
 
     def of(
@@ -163,26 +159,19 @@ class IdleNodes:
         `tables` are those of the builder: a new version describes all nodes again. `others` are pods by node, beside
         those of the inventory.
         """
-        before, self._before = self._before, inventory
-        is_same = (
-            tables is self._tables
-            and before.classes == inventory.classes
-            and before.gpu_nodes == inventory.gpu_nodes
-            and before.unit_costs == inventory.unit_costs
-        )
-        if not is_same:
-            self._known, self._tables = {}, tables
         allocated = _claimed_by_node(inventory)
-        objects: dict[str, tuple[object, ...]] = {}
+        rules = (*inventory.classes.values(), *inventory.flavors.values(), *inventory.unit_costs.values())
+        objects: dict[str, tuple[object, ...]] = {}  # all that the description of a node follows from
         for name, node in inventory.nodes.items():
-            pods, gpus = inventory.pods_by_node.get(name, ()), inventory.gpus_by_node.get(name, ())
-            objects[name] = node, pods, gpus, others.get(name, ()), *allocated.get(name, (0, 0))
+            pods = (*inventory.pods_by_node.get(name, ()), *others.get(name, ()))
+            of_node = (inventory.gpu_nodes.get(name), *inventory.gpus_by_node.get(name, ()), *allocated.get(name, ()))
+            objects[name] = (node, *pods, *of_node, tables, *rules)
 
-        def described(
-            node: Node, pods: tuple[Pod, ...], gpus: tuple[Gpu, ...], more: tuple[Pod, ...], *own: int
-        ) -> IdleNode | None:
-            beside = [pod for pod in more if pod.id not in inventory.pods]
-            return _idle(builder, node, (*pods, *beside), gpus, own)
+        def described(node: Node, *_: object) -> IdleNode | None:
+            beside = (pod for pod in others.get(node.name, ()) if pod.id not in inventory.pods)
+            pods = (*inventory.pods_by_node.get(node.name, ()), *beside)
+            gpus = inventory.gpus_by_node.get(node.name, ())
+            return _idle(builder, node, pods, gpus, allocated.get(node.name, (0, 0)))
 
         self._known = recomputed(self._known, objects, described)
         found = [each.value for name, each in self._known.items() if each.value is not None and name not in serving]

@@ -5,9 +5,12 @@ import pytest
 import yaml
 
 from epp.framework.endpoint import Endpoint
-from epp.hardware.node_devices import IdleNode
+from epp.hardware.inventory import Inventory
+from epp.hardware.node_devices import IdleNode, IdleNodes
+from epp.hardware.tag_builder import TagBuilder
 from epp.hardware.tagger import AcceleratorTagger
 from tests.support.config_files import replace
+from tests.support.decoded_objects import decode
 from tests.support.plugins import built
 
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "8"}
@@ -70,6 +73,21 @@ async def test_tf_21_idle_nodes_follow_their_objects(tagger, node, pod, tmp_path
     write(tmp_path, gpus(node, H100, "n1"), pod({"nvidia.com/gpu": "8"}, node="n1", name="train", uid="t"))
     await found.check()
     assert [(each.node, each.free, each.dollars_per_hour) for each in found.idle_nodes()] == [("n1", 0, 0.0)]
+
+
+def test_only_nodes_whose_objects_change_are_described_again(node, pod):
+    user = pod({"nvidia.com/gpu": "8"}, node="n1", name="train", uid="t")
+    file = decode([gpus(node, H100, "n1"), gpus(node, H100, "n2"), user], "a.yaml").file
+    other = decode([pod({"nvidia.com/gpu": "1"}, node="n2", name="new", uid="n")], "b.yaml").file
+    before = Inventory.build([file])
+    after = Inventory.build([file, other], before)
+    idle = IdleNodes()
+    first, second = (
+        {each.node: each for each in idle.of(inventory, TagBuilder(inventory), None, frozenset(), {})}
+        for inventory in (before, after)
+    )
+    assert second["n1"] is first["n1"]
+    assert (first["n2"].requested, second["n2"].requested) == (0, 1)
 
 
 def test_tf_21_gpus_of_tensor_fusion_and_slices_count_by_their_users(tagger, node, documents):
