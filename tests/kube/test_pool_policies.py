@@ -63,7 +63,7 @@ async def test_invalid_version_of_a_rewrite_leaves_the_one_before_in_effect(pool
         "plugin": "kubernetes",
         "file": "cluster",
         "object": f"InferenceModelRewrite {pool.space}/canary",
-        "reason": "spec.rules[0].targets[0].modelRewrite is '': write the name of a model",
+        "reason": "spec.rules[0].targets[0].modelRewrite is empty: give a name",
         "kept": 1,
     }
     assert await pool.target() == "blue"

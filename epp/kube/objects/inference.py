@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """InferencePool, InferencePoolImport, InferenceObjective and InferenceModelRewrite."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, TypeAlias, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from epp.framework.limits import Port
+from epp.framework.limits import Name, Port
 from epp.kube.objects.base import Object, Part, convert, with_fields
 
 _OBJECTIVE, _REWRITE = "InferenceObjective", "InferenceModelRewrite"
@@ -19,10 +19,7 @@ POLICY_KINDS = frozenset((group, kind) for group in (GROUP, LEGACY_GROUP) for ki
 INFERENCE_KINDS = POLICY_KINDS | {(POOL_GROUP, "InferencePool")}
 
 _MOST_PORTS = 8
-_MOST_WEIGHT = 1_000_000
 H2C = "kubernetes.io/h2c"
-_PROTOCOLS = ("http", H2C)
-_EXACT = "Exact"
 Priority: TypeAlias = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 
 
@@ -33,8 +30,8 @@ class TargetPort(Part, frozen=True, kw_only=True):
 class InferencePool(Object, frozen=True, kw_only=True):
     match_labels: Mapping[str, str] = msgspec.field(name="spec.selector.matchLabels")
     target_ports: tuple[TargetPort, ...] = msgspec.field(name="spec.targetPorts")
-    app_protocol: str = msgspec.field(default="http", name="spec.appProtocol")
-    """`http`, or `kubernetes.io/h2c` for HTTP/2 without TLS."""
+    app_protocol: Literal["http", "kubernetes.io/h2c"] = msgspec.field(default="http", name="spec.appProtocol")
+    """`kubernetes.io/h2c` is HTTP/2 without TLS."""
     picker_port: Port | None = msgspec.field(default=None, name="spec.endpointPickerRef.port.number")
     """Port of the Service of the pickers; None if unset."""
 
@@ -79,9 +76,8 @@ class InferenceObjective(PoolMember, frozen=True, kw_only=True):
 class WeightedModel(Part, frozen=True, kw_only=True):
     """Replacement model, and its share of the requests."""
 
-    model_rewrite: str
-    weight: int | None = None
-    """1 to 1,000,000."""
+    model_rewrite: Name
+    weight: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
 
 
 class RewriteRule(Part, frozen=True, kw_only=True):
@@ -111,8 +107,8 @@ class _RawRewrite(PoolMember, frozen=True, kw_only=True):
 
 
 class _ModelMatch(Part, frozen=True, kw_only=True):
-    type: str = _EXACT
-    value: str
+    type: Literal["Exact"] = "Exact"
+    value: Name
 
 
 class _Match(Part, frozen=True, kw_only=True):
@@ -124,7 +120,7 @@ class _Matches(Part, frozen=True, kw_only=True):
 
 
 class _Targets(Part, frozen=True, kw_only=True):
-    targets: tuple[WeightedModel, ...]
+    targets: Annotated[tuple[WeightedModel, ...], Meta(min_length=1)]
 
 
 def read_inference_pool(document: object) -> InferencePool:
@@ -136,8 +132,6 @@ def read_inference_pool(document: object) -> InferencePool:
         if number in numbers[:index]:
             place = f"spec.targetPorts[{index}].number"
             raise ValueError(f"{place} is {number}, which is repeated: write each port once")
-    if pool.app_protocol not in _PROTOCOLS:
-        raise ValueError(f"spec.appProtocol is {pool.app_protocol!r:.60}: write {' or '.join(_PROTOCOLS)}")
     return pool
 
 
@@ -166,35 +160,11 @@ def _with_known_pools(member: M) -> M:
 
 
 def _rule(data: object, place: str) -> RewriteRule:
-    models = tuple(_models(convert(data, _Matches, place), place))
+    models = tuple(each.model.value for each in convert(data, _Matches, place).matches)
     try:
-        return RewriteRule(models=models, targets=_targets(data, place))
+        return RewriteRule(models=models, targets=convert(data, _Targets, place).targets)
     except ValueError as error:
         return RewriteRule(models=models, fault=str(error))
-
-
-def _models(rule: _Matches, place: str) -> Iterator[str]:
-    for index, match in enumerate(rule.matches):
-        model = f"{place}.matches[{index}].model"
-        if match.model.type != _EXACT:
-            raise ValueError(f"{model}.type is {match.model.type!r:.60}: write {_EXACT}")
-        if not match.model.value:
-            raise ValueError(f"{model}.value is '': write the name of a model")
-        yield match.model.value
-
-
-def _targets(data: object, place: str) -> tuple[WeightedModel, ...]:
-    targets = convert(data, _Targets, place).targets
-    if not targets:
-        raise ValueError(f"{place}.targets is empty: write a target with modelRewrite")
-    for index, target in enumerate(targets):
-        written = f"{place}.targets[{index}]"
-        if not target.model_rewrite:
-            raise ValueError(f"{written}.modelRewrite is '': write the name of a model")
-        if target.weight is not None and not 1 <= target.weight <= _MOST_WEIGHT:
-            remedy = f"write a whole number from 1 to {_MOST_WEIGHT}, or remove the target"
-            raise ValueError(f"{written}.weight is {target.weight}: {remedy}")
-    return targets
 
 
 class Exporter(Part, frozen=True, kw_only=True):

@@ -61,7 +61,7 @@ def test_pool_is_read():
             {"targetPorts": [{"number": 80}, {"number": 80}]},
             "spec.targetPorts[1].number is 80, which is repeated: write each port once",
         ),
-        ({"appProtocol": "grpc"}, "spec.appProtocol is 'grpc': write http or kubernetes.io/h2c"),
+        ({"appProtocol": "grpc"}, "spec.appProtocol is 'grpc': use 'http', 'kubernetes.io/h2c'"),
     ],
 )
 def test_pool_that_no_api_server_would_take_is_refused(changed, reason):
@@ -120,17 +120,17 @@ def test_rules_of_a_rewrite_are_read_in_their_order():
     ("targets", "fault"),
     [
         (None, "spec.rules[0].targets is missing: add it"),
-        ([], "spec.rules[0].targets is empty: write a target with modelRewrite"),
+        ([], "spec.rules[0].targets is empty: list at least one entry"),
         ([{}], "spec.rules[0].targets[0].modelRewrite is missing: add it"),
-        ([target("")], "spec.rules[0].targets[0].modelRewrite is '': write the name of a model"),
+        ([target("")], "spec.rules[0].targets[0].modelRewrite is empty: give a name"),
         ([target(), target(weight="1")], "spec.rules[0].targets[1].weight is '1': remove the quotes"),
         (
             [target(weight=0)],
-            "spec.rules[0].targets[0].weight is 0: write a whole number from 1 to 1000000, or remove the target",
+            "spec.rules[0].targets[0].weight is 0: it must be between 1 and 1000000",
         ),
         (
             [target(weight=1_000_001)],
-            "spec.rules[0].targets[0].weight is 1000001: write a whole number from 1 to 1000000, or remove the target",
+            "spec.rules[0].targets[0].weight is 1000001: it must be between 1 and 1000000",
         ),
     ],
 )
@@ -146,10 +146,10 @@ def test_rule_with_wrong_targets_keeps_its_place_and_the_others(targets, fault):
         ("all", "spec.rules[0] is 'all': write a mapping"),
         ({"matches": [{}]}, "spec.rules[0].matches[0].model is missing: add it"),
         ({"matches": [{"model": {"value": 7}}]}, "spec.rules[0].matches[0].model.value is 7: write it in quotes"),
-        ({"matches": exact("")}, "spec.rules[0].matches[0].model.value is '': write the name of a model"),
+        ({"matches": exact("")}, "spec.rules[0].matches[0].model.value is empty: give a name"),
         (
             {"matches": [{"model": {"type": "Regex", "value": ".*"}}]},
-            "spec.rules[0].matches[0].model.type is 'Regex': write Exact",
+            "spec.rules[0].matches[0].model.type is 'Regex': use 'Exact'",
         ),
     ],
 )

@@ -117,8 +117,8 @@ def test_requests_of_a_rule_with_a_fault_keep_their_model():
     assert found.policies.exact["m"].model_at(0.5) == ""
     (warning,) = found.warnings
     assert warning == (
-        "InferenceModelRewrite default/broken: spec.rules[0].targets[0].weight is 0: write a whole number from 1 to "
-        "1000000, or remove the target; until then, matching requests keep their model"
+        "InferenceModelRewrite default/broken: spec.rules[0].targets[0].weight is 0: it must be between 1 and 1000000; "
+        "until then, matching requests keep their model"
     )
 
 

@@ -25,7 +25,7 @@ from tests.support.waiting import until
 CURRENT, LEGACY = (f"/apis/{group}/v1alpha2/namespaces/llm" for group in ("llm-d.ai", "inference.networking.x-k8s.io"))
 REWRITES, LEGACY_REWRITES = f"{CURRENT}/inferencemodelrewrites", f"{LEGACY}/inferencemodelrewrites"
 OBJECTIVES, LEGACY_OBJECTIVES = f"{CURRENT}/inferenceobjectives", f"{LEGACY}/inferenceobjectives"
-NO_TARGET = "spec.rules[0].targets[0].modelRewrite is '': write the name of a model"
+NO_TARGET = "spec.rules[0].targets[0].modelRewrite is empty: give a name"
 
 
 class World:

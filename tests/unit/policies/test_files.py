@@ -83,7 +83,7 @@ async def test_invalid_version_of_an_object_leaves_the_one_before(world):
     assert await files.check()
     assert files.policies.priorities == {"x": 1, "y": 2}
     assert [files.policies.exact[model].models for model in ("m0", "m1")] == [("a",), ("b",)]
-    weight = "spec.rules[1].targets[0].weight is 0: write a whole number from 1 to 1000000, or remove the target"
+    weight = "spec.rules[1].targets[0].weight is 0: it must be between 1 and 1000000"
     assert problems(files) == {
         "InferenceObjective x": "spec.priority is 'high': write a whole number (kept 1)",
         "InferenceModelRewrite r": f"{weight} (kept 1)",
@@ -94,7 +94,7 @@ def test_of_a_rewrite_with_an_invalid_rule_and_no_version_before_the_other_rules
     with capture_logs() as logs:
         files = world.start(rewrite("r", {"a": 0}, {"b": None}))
     assert [files.policies.exact[model].models for model in ("m0", "m1")] == [(), ("b",)]
-    fault = "spec.rules[0].targets[0].weight is 0: write a whole number from 1 to 1000000, or remove the target"
+    fault = "spec.rules[0].targets[0].weight is 0: it must be between 1 and 1000000"
     assert problems(files) == {"InferenceModelRewrite default/r": f"{fault} (kept 0)"}
     (warning,) = [log for log in logs if log["log_level"] == "warning"]
     assert (warning["plugin"], warning["problem"]) == (
