@@ -131,7 +131,7 @@ _READERS: Mapping[tuple[str, str], _Reader] = {
     (OCM, "Placement"): placement.read_placement,
     (OCM, "PlacementDecision"): ocm.read_placement_decision,
     (DYNAMIC_SCORING, "DynamicScorer"): ocm.read_dynamic_scorer,
-    (DYNAMIC_SCORING, "DynamicScoringConfig"): ocm.read_dynamic_scoring_config,
+    (DYNAMIC_SCORING, "DynamicScoringConfig"): _plain(ocm.DynamicScoringConfig),
     (LEGACY_GROUP, "InferencePoolImport"): _plain(inference.InferencePoolImport),
     ("llmd.ai", "VariantAutoscaling"): _plain(core.VariantAutoscaling),
     (POOL_GROUP, "InferencePool"): inference.read_inference_pool,

@@ -221,7 +221,6 @@ _URL = re.compile(_HOST.pattern + r"(\?[^\s#@]*)?")
 _PATH = re.compile(r"/[^\s?#]*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _MOST_SECONDS = 30 * 86_400.0
-_MOST_MASKS = 10_000
 
 
 class SecretReference(Part, frozen=True, kw_only=True):
@@ -297,7 +296,7 @@ class Mask(Part, frozen=True, kw_only=True):
 class DynamicScoringConfig(Object, frozen=True, kw_only=True):
     """Ignored scores."""
 
-    masks: tuple[Mask, ...] = msgspec.field(default=(), name="spec.masks")
+    masks: Annotated[tuple[Mask, ...], Meta(max_length=10_000)] = msgspec.field(default=(), name="spec.masks")
 
 
 def read_dynamic_scorer(document: object) -> DynamicScorer:
@@ -307,13 +306,6 @@ def read_dynamic_scorer(document: object) -> DynamicScorer:
         raise ValueError(f"spec.configURL is {found.spec.config_url!r:.80}: write a URL, or configSyncMode: None")
     if found.spec.config_sync_mode != "Full" and not found.spec.scoring.host:
         raise ValueError("spec.scoring.host is missing: write the URL of the scorer")
-    return found
-
-
-def read_dynamic_scoring_config(document: object) -> DynamicScoringConfig:
-    found = convert(document, DynamicScoringConfig)
-    if len(found.masks) > _MOST_MASKS:
-        raise ValueError(f"spec.masks has {len(found.masks)} entries: write at most {_MOST_MASKS}")
     return found
 
 

@@ -212,6 +212,15 @@ def test_ocm_13_cluster_of_multikueue_is_that_of_its_secret_or_profile(spec, nam
     assert found.cluster == name
 
 
+def test_too_many_ignored_scores_are_refused():
+    masks = [{"clusterName": "east", "scoreName": "power"}] * 10_001
+    document = manifest(
+        "dynamic-scoring.open-cluster-management.io/v1", "DynamicScoringConfig", "config", spec={"masks": masks}
+    )
+    with pytest.raises(ValueError, match=r"spec\.masks has 10001 entries: give at most 10000"):
+        decoded(document)
+
+
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 flat = scalars | st.lists(scalars, max_size=3) | st.dictionaries(st.text(max_size=8), scalars, max_size=3)
 json_values = flat | st.lists(flat, max_size=3) | st.dictionaries(st.text(max_size=8), flat, max_size=3)
