@@ -30,6 +30,8 @@ def test_only_the_value_of_the_model_changes(body, expected):
 def test_more_than_two_are_refused_however_they_are_spelled(key):
     with pytest.raises(MalformedBodyError, match="more than twice"):
         with_model(b'{"model":"a",' + key + b':"b","n":{"model":"c"},' + key + b':"d"}', "e")
+    with pytest.raises(MalformedBodyError, match="more than twice"):
+        with_model(b'{"t":NaN,"model":"a",' + key + b':"b",' + key + b':"d"}', "e")  # for lenient readers
 
 
 @pytest.mark.parametrize(
