@@ -17,6 +17,9 @@ The blocks of longer chains take less: 45 to 65 bytes in conversations with turn
 of 100.
 """
 
+_LONGEST_CHAIN = 16_384
+"""Maximum blocks of a chain that are recorded. CPython frees runs that refer to each other by recursion, and the stack
+ends between 32,768 and 200,000 of them."""
 _MOST_EVICTED = 512
 """Maximum blocks evicted by one record beyond those it adds, if the limit was lowered; each takes two microseconds."""
 _RUNS_CLEANED = 16
@@ -36,9 +39,9 @@ class _Lane:
         self.number = number
         self.blocks = 0
         self.ends: dict[Run, None] = {}
-        """The last run of each recorded chain, in the order of the latest record, except those in `oldest`."""
+        """The last run of each recorded chain, least recently used first; the order of those in `oldest` is there."""
         self.oldest: list[Run] = []
-        """The next of these to be evicted, in reverse order."""
+        """Those of `ends` that are evicted next, in reverse order."""
         self.extra: dict[Run, int] = {}
         """Number of references beyond the first, if any, by run."""
 
@@ -135,6 +138,7 @@ class PrefixIndex:
     def record(self, slot: int, hashes: "array[int]", limit: int) -> None:
         """Record the chain as the slot's most recently used, then evict down to `limit` blocks.
 
+        Of a longer chain, only the first 16,384 blocks are recorded.
         The head of the chain counts as more recent than its tail: like an engine, the index loses tails first. If the
         limit was lowered by much, later records complete the eviction.
         """
@@ -142,7 +146,7 @@ class PrefixIndex:
             self._clean()
         lane = self._lanes.get(slot) or self._new_lane(slot)
         before = lane.blocks
-        self._record(lane, hashes.tobytes()[: 8 * limit])
+        self._record(lane, hashes.tobytes()[: 8 * min(limit, _LONGEST_CHAIN)])
         if lane.blocks > limit:
             self._evict(lane, min(lane.blocks - limit, lane.blocks - before + _MOST_EVICTED))
 

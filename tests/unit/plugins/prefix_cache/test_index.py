@@ -83,6 +83,11 @@ def test_block_that_nearly_all_of_a_large_pool_hold_is_found_at_each():
     assert found == [0] + [2 if slot % 10 else 1 for slot in range(1, 95)]
 
 
+def test_chain_of_an_enormous_prompt_is_recorded_up_to_a_million_tokens():
+    index = recorded((0, 10**6, *range(20_000)))
+    assert matches(index, *range(20_000))[0] == 16_384  # blocks of 64 tokens
+
+
 def test_limit_that_is_far_below_the_one_before_is_reached_with_a_few_records():
     index = recorded(*((0, 2000, number) for number in range(2000)))
     counts = [2000]
