@@ -2,13 +2,23 @@
 """Interface of components whose state the pickers of one pool share, independent of transport and storage."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+import msgspec
 
 from epp.framework.endpoint import Endpoint
 from epp.framework.snapshot import Snapshot
 
 MOST_PAYLOAD_BYTES = 32 * 1024
 """Largest payload of one component in one batch."""
+_MOST_UNSENT_BYTES = 1024 * 1024
+_LIST_BYTES = 5
+"""Maximum bytes that a list takes in addition to its entries."""
+
+E = TypeVar("E")
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class Shareable(ABC):
@@ -58,3 +68,45 @@ class Shareable(ABC):
 def slots_by_address(endpoints: Sequence[Endpoint | None]) -> Mapping[str, int]:
     """Return the slot of each address; for `snapshot.endpoints.derive`."""
     return {endpoint.hostport: slot for slot, endpoint in enumerate(endpoints) if endpoint is not None}
+
+
+class Outbox(Generic[E]):
+    """Changes for other pickers as entries of one type, an array-like struct, and the reader of such entries.
+
+    Entries are kept once the outbox is open: a picker that is alone has nobody to send them to. At most 1 MiB waits,
+    for example while a store is unreachable; beyond it, the oldest entries are dropped.
+    """
+
+    def __init__(self, entry_type: type[E]) -> None:
+        self.is_open = False
+        self._unsent: deque[bytes] = deque()
+        self._bytes = 0
+        self._decode: Callable[[bytes], list[E]] = msgspec.msgpack.Decoder(list[entry_type]).decode  # type: ignore[valid-type]
+
+    def add(self, entry: E) -> None:
+        """Add an entry; it has to fit into a payload."""
+        if not self.is_open:
+            return
+        packed = _encode(entry)
+        self._unsent.append(packed)
+        self._bytes += len(packed)
+        while self._bytes > _MOST_UNSENT_BYTES:
+            self._bytes -= len(self._unsent.popleft())
+
+    def take(self) -> bytes | None:
+        """Return a payload with the oldest entries, at most MOST_PAYLOAD_BYTES; None if there are none."""
+        taken: list[msgspec.Raw] = []
+        room = MOST_PAYLOAD_BYTES - _LIST_BYTES
+        while self._unsent and len(self._unsent[0]) <= room:
+            packed = self._unsent.popleft()
+            self._bytes -= len(packed)
+            room -= len(packed)
+            taken.append(msgspec.Raw(packed))
+        return _encode(taken) if taken else None
+
+    def read(self, payload: bytes) -> list[E]:
+        """Return the entries in a payload of another picker; raises ValueError if it is invalid."""
+        try:
+            return self._decode(payload)
+        except msgspec.MsgspecError as error:
+            raise ValueError(str(error)) from error

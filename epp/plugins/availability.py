@@ -42,7 +42,7 @@ from epp.framework.plugin import Datum, Parameters
 from epp.framework.request import DEFAULT_FLOW
 from epp.framework.result import SchedulingResult
 from epp.framework.sessions import Bindings, SessionIds, session_digest
-from epp.framework.sharing import MOST_PAYLOAD_BYTES, Shareable
+from epp.framework.sharing import Outbox, Shareable
 
 _RUNNING, _PENDING = "Running", "Pending"
 _NO_OTHER_USER = (None, "tensor-fusion")
@@ -186,9 +186,6 @@ class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
 
 _MOST_NAME = 253
 _DIGEST_BYTES = 16
-_MOST_ENTRIES = MOST_PAYLOAD_BYTES // (_MOST_NAME + _DIGEST_BYTES + 8)
-"""Maximum entries of one payload, each a digest and the name of a class."""
-_MOST_UNSENT = 100_000
 
 
 class ServedClassParameters(Parameters, frozen=True):
@@ -209,10 +206,6 @@ class _Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def __post_init__(self) -> None:
         if len(self.digest) != _DIGEST_BYTES or not 0 < len(self.name) <= _MOST_NAME:
             raise ValueError("an entry must have a digest of 16 bytes and the name of a class")
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[_Entry]).decode
 
 
 class ServedClassProducer(Producer[ServedClassParameters], PreRequest[ServedClassParameters], Shareable):
@@ -237,8 +230,7 @@ class ServedClassProducer(Producer[ServedClassParameters], PreRequest[ServedClas
         self._classes: Bindings[str] = Bindings(
             ttl_seconds=ids.eviction_ttl_seconds, sweep_seconds=ids.eviction_sweep_seconds, limit=ids.max_sessions
         )
-        self._unsent: dict[bytes, str] | None = None
-        """Changes to send to other pickers; None if there are no other pickers."""
+        self._outbox = Outbox(_Entry)
 
     def produce(self, request: Request, candidates: Candidates) -> None:
         session = self._session(request)
@@ -253,8 +245,7 @@ class ServedClassProducer(Producer[ServedClassParameters], PreRequest[ServedClas
             return
         digest = session_digest(session)
         self._classes.bind_digest(digest, name, self.clock.now())
-        if self._unsent is not None and len(self._unsent) < _MOST_UNSENT:
-            self._unsent[digest] = name[:_MOST_NAME]
+        self._outbox.add(_Entry(digest, name[:_MOST_NAME]))
 
     def dump_state(self, snapshot: Snapshot) -> object | None:
         return {"remembered": len(self._classes)}
@@ -269,22 +260,13 @@ class ServedClassProducer(Producer[ServedClassParameters], PreRequest[ServedClas
         return f"classes/{self.name}"
 
     def join(self, salt: int) -> None:
-        self._unsent = self._unsent or {}
+        self._outbox.is_open = True
 
     def changes(self, snapshot: Snapshot) -> bytes | None:
-        if not self._unsent:
-            return None
-        taken = list(self._unsent.items())[:_MOST_ENTRIES]
-        for digest, _ in taken:
-            del self._unsent[digest]
-        return _encode([_Entry(digest, name) for digest, name in taken])
+        return self._outbox.take()
 
     def apply(self, peer: str, payload: bytes, snapshot: Snapshot) -> int:
-        now = self.clock.now()
-        try:
-            entries = _decode(payload)
-        except msgspec.MsgspecError as error:
-            raise ValueError(str(error)) from error
+        now, entries = self.clock.now(), self._outbox.read(payload)
         for each in entries:
             self._classes.bind_digest(each.digest, each.name, now)
         return len(entries)

@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joint placement of the requests of a batch, and payloads of placed chains between pickers."""
+"""Joint placement of the requests of a batch."""
 
 import sys
 from array import array
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from epp.framework import Candidates, Floats
-from epp.framework.sharing import MOST_PAYLOAD_BYTES
 from epp.framework.snapshot import RUNNING
 from epp.plugins.prefix_cache.index import PrefixIndex
 
@@ -114,111 +112,3 @@ class Placement:
                 longest = room & (held == held[room].max())
                 return int(np.where(longest, self._load, np.inf).argmin())
         return int(self._load.argmin())
-
-
-_MOST_UNSENT_BYTES = 1024 * 1024
-"""Maximum bytes of unsent chains, for example while a store is unreachable; beyond it, the oldest are dropped."""
-_ADDRESS_BYTES, _CHAIN_BYTES = 60, 8
-"""Maximum bytes of an address, and of the framing of a chain."""
-_MOST_CHAIN_BYTES = MOST_PAYLOAD_BYTES - _ADDRESS_BYTES - _CHAIN_BYTES
-_MOST_CHAINS = 512
-"""Maximum chains of one payload; another picker records each in ten microseconds."""
-_REPEAT_SECONDS = 5.0
-"""Time in which the same chain at the same endpoint is sent only once."""
-_MOST_RECENT = 20_000
-
-
-class Placed(NamedTuple):
-    """A chain that was sent to an endpoint, or withdrawn because the request failed there."""
-
-    address: str
-    chain: bytes
-    """Bytes of its hashes, cut off at the size of a payload."""
-    is_withdrawn: bool = False
-
-    @property
-    def hashes(self) -> "array[int]":
-        return array("Q", self.chain)
-
-
-class _Payload(msgspec.Struct, frozen=True, array_like=True):
-    addresses: list[str]
-    places: list[int]
-    """Position of the address of each chain; -1 minus that for a chain that was withdrawn."""
-    chains: list[bytes]
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Payload).decode
-
-
-class PlacementChanges:
-    """Chains to publish, oldest first."""
-
-    def __init__(self) -> None:
-        self.dropped = 0
-        """Number of chains that were dropped unsent."""
-        self._unsent: deque[Placed] = deque()
-        self._bytes = 0
-        self._recent: dict[tuple[str, int], float] = {}
-        """Time at which a chain was last sent, by address and last hash."""
-
-    def placed(self, address: str, chain: "array[int]", now: float) -> None:
-        """Record that a chain was sent to an endpoint."""
-        key = address, chain[-1]
-        if now - self._recent.get(key, -_REPEAT_SECONDS) < _REPEAT_SECONDS:
-            return
-        if len(self._recent) >= _MOST_RECENT:
-            self._recent.clear()
-        self._recent[key] = now
-        self._add(address, chain)
-
-    def withdrawn(self, address: str, chain: "array[int]") -> None:
-        """Record that a chain was withdrawn from an endpoint."""
-        self._recent.pop((address, chain[-1]), None)
-        self._add(address, chain, is_withdrawn=True)
-
-    def take(self) -> bytes | None:
-        """Return a payload with the oldest chains; None if there are none."""
-        if not self._unsent:
-            return None
-        numbers: dict[str, int] = {}
-        places: list[int] = []
-        chains: list[bytes] = []
-        room = MOST_PAYLOAD_BYTES
-        while self._unsent and len(chains) < _MOST_CHAINS:
-            one = self._unsent[0]
-            room -= len(one.chain) + _CHAIN_BYTES + (0 if one.address in numbers else _ADDRESS_BYTES)
-            if room < 0 and chains:
-                break
-            number = numbers.setdefault(one.address, len(numbers))
-            places.append(-1 - number if one.is_withdrawn else number)
-            chains.append(one.chain)
-            self._unsent.popleft()
-            self._bytes -= len(one.chain)
-        return _encode(_Payload(list(numbers), places, chains))
-
-    def _add(self, address: str, chain: "array[int]", *, is_withdrawn: bool = False) -> None:
-        hashes = chain.tobytes()[:_MOST_CHAIN_BYTES]
-        self._unsent.append(Placed(address, hashes, is_withdrawn))
-        self._bytes += len(hashes)
-        while self._bytes > _MOST_UNSENT_BYTES:
-            self._bytes -= len(self._unsent.popleft().chain)
-            self.dropped += 1
-
-
-def placements_in(payload: bytes) -> Iterator[Placed]:
-    """Return the chains that another picker placed; raises ValueError for an invalid payload."""
-    found = _decode(payload)
-    count = len(found.addresses)
-    in_range = all(-count <= place + (place < 0) < count for place in found.places)
-    if len(found.places) != len(found.chains) or not in_range:
-        raise ValueError("a chain has no address")
-    if len(found.chains) > _MOST_CHAINS:
-        raise ValueError(f"the payload has {len(found.chains)} chains, more than {_MOST_CHAINS}")
-    if any(not chain or len(chain) % 8 for chain in found.chains):
-        raise ValueError("a chain does not consist of 64-bit hashes")
-    return (
-        Placed(found.addresses[place if place >= 0 else -1 - place], chain, is_withdrawn=place < 0)
-        for place, chain in zip(found.places, found.chains, strict=True)
-    )

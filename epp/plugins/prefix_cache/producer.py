@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from math import isfinite
 from secrets import token_bytes
 from struct import iter_unpack
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, Self
 
+import msgspec
 import numpy as np
 import xxhash
 from msgspec import Meta
@@ -21,6 +22,7 @@ from epp.framework import (
     PROMPT_TOKENS,
     Candidates,
     DataKey,
+    Endpoint,
     EndpointObserver,
     Floats,
     Natural,
@@ -37,9 +39,8 @@ from epp.framework.plugin import Stability
 from epp.framework.plugin_status import Distribution, Legacy, PluginMetric, Sample, endpoint_state
 from epp.framework.request import BYTES_PER_TOKEN
 from epp.framework.sessions import Conversations
-from epp.framework.sharing import Shareable, slots_by_address
+from epp.framework.sharing import MOST_PAYLOAD_BYTES, Outbox, Shareable, slots_by_address
 from epp.plugins.prefix_cache.index import BYTES_PER_ENTRY, PrefixIndex
-from epp.plugins.prefix_cache.joint_placement import PlacementChanges, placements_in
 
 
 def chain_seed(model: str, cache_salt: str) -> int:
@@ -102,6 +103,31 @@ class ApproxPrefixCacheParameters(Parameters, frozen=True):
         if self.max_prefix_tokens_to_match:
             return self.max_prefix_tokens_to_match // block_tokens
         return self.max_prefix_blocks_to_match or sys.maxsize
+
+
+_MOST_CHAIN_BYTES = MOST_PAYLOAD_BYTES - 512
+"""Maximum bytes of a chain for other pickers, so that it fits into a payload with its address: 4,032 blocks."""
+
+
+class Placed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A chain that was sent to an endpoint, or withdrawn because the request failed there, as other pickers get it."""
+
+    address: str
+    chain: bytes
+    """Its hashes, 8 bytes each."""
+    is_withdrawn: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.chain or len(self.chain) % 8:
+            raise ValueError("a chain does not consist of 64-bit hashes")
+
+    @classmethod
+    def of(cls, endpoint: Endpoint, chain: "array[int]", *, is_withdrawn: bool = False) -> Self:
+        return cls(endpoint.hostport, chain.tobytes()[:_MOST_CHAIN_BYTES], is_withdrawn)
+
+    @property
+    def hashes(self) -> "array[int]":
+        return array("Q", self.chain)
 
 
 _NO_BLOCKS = array("Q")
@@ -167,8 +193,7 @@ class ApproxPrefixCacheProducer(
         self._hashed_key: DataKey[_Hashed] = DataKey("prefix-block-hashes", self.plugin_type, self.name)
         self._index, self._conversations = PrefixIndex(), Conversations()
         self._secret = int.from_bytes(token_bytes(8))  # prevents clients from making hashes collide
-        self._unsent: PlacementChanges | None = None
-        """Changes for other pickers; None if there are no other pickers."""
+        self._outbox = Outbox(Placed)
         self._reported: Floats | None = None
         self._engine_tokens = 0
         self.writes = (self._match_key,)
@@ -205,11 +230,11 @@ class ApproxPrefixCacheProducer(
             if match.total_blocks:
                 self._hit_ratios.observe(held / match.total_blocks)
         for slot in {leg.slot: None for leg in result.profiles.values() if leg is not None}:
-            limit = self._limit(snapshot, slot, hashed.block_tokens)
+            limit, endpoint = self._limit(snapshot, slot, hashed.block_tokens), snapshot.endpoints.values[slot]
             for chain in hashed.chains:
                 self._record(slot, chain, limit)
-                if self._unsent is not None and (endpoint := snapshot.endpoints.values[slot]) is not None:
-                    self._unsent.placed(endpoint.hostport, chain, self.clock.now())
+                if endpoint is not None:
+                    self._outbox.add(Placed.of(endpoint, chain))
 
     def request_failed(self, request: Request, result: SchedulingResult) -> None:
         hashed = request.get(self._hashed_key)
@@ -221,8 +246,8 @@ class ApproxPrefixCacheProducer(
                 endpoint = result.primary.candidates.snapshot.endpoints.values[slot]
                 for chain in hashed.chains:
                     self._withdraw(slot, chain)
-                    if self._unsent is not None and endpoint is not None:
-                        self._unsent.withdrawn(endpoint.hostport, chain)
+                    if endpoint is not None:
+                        self._outbox.add(Placed.of(endpoint, chain, is_withdrawn=True))
 
     def slots_removed(self, slots: Sequence[int]) -> None:
         self._index.forget(*slots)
@@ -230,23 +255,23 @@ class ApproxPrefixCacheProducer(
 
     @property
     def share_name(self) -> str:
-        return f"placements/{self.name}"
+        return f"chains/{self.name}"
 
     def join(self, salt: int) -> None:
         """Start to record changes. A new salt changes all hashes, so the index is emptied."""
         if salt != self._secret:
             self._secret, self._index, self._conversations = salt, PrefixIndex(), Conversations()
-        self._unsent = self._unsent or PlacementChanges()
+        self._outbox.is_open = True
 
     def changes(self, snapshot: Snapshot) -> bytes | None:
-        return None if self._unsent is None else self._unsent.take()
+        return self._outbox.take()
 
     def apply(self, peer: str, payload: bytes, snapshot: Snapshot) -> int:
         """Record and withdraw the chains of another picker, at endpoints of the pool."""
         slots = snapshot.endpoints.derive(slots_by_address)
         block_tokens, count = self._block_tokens(snapshot), 0
         limits: dict[int, int] = {}
-        for one in placements_in(payload):
+        for one in self._outbox.read(payload):
             slot = slots.get(one.address)
             if slot is None:
                 continue

@@ -8,7 +8,7 @@ from itertools import count
 from epp.framework import Endpoint, ManualClock
 from epp.framework.sharing import Shareable
 from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS
-from epp.plugins.prefix_cache.producer import ApproxPrefixCacheProducer
+from epp.plugins.prefix_cache.producer import ApproxPrefixCacheProducer, Placed
 from epp.routing.datastore import Datastore, SharedWork
 from epp.sharing.exchange import Exchange
 
@@ -52,7 +52,7 @@ class Picker:
         """Record a chain as a request does."""
         chain = array("Q", hashes)
         self.prefixes._index.record(self.slot(endpoint), chain, 1000)
-        self.prefixes._unsent.placed(endpoint.hostport, chain, self.clock.now())
+        self.prefixes._outbox.add(Placed.of(endpoint, chain))
 
     def matched(self, endpoint: Endpoint, hashes: list[int]) -> int:
         return int(self.prefixes._index.match(array("Q", hashes), 4)[self.slot(endpoint)])

@@ -70,14 +70,14 @@ def test_ome_19_pickers_know_each_others_classes(sent_to):
     one, other = build(), build()
     one.pre_request(asking("before"), sent_to(POOL, 0))
     one.join(7)
-    for number in range(300):
+    for number in range(3000):
         one.pre_request(asking(f"s{number}"), sent_to(POOL, 0))
     counts = []
     while (payload := one.changes(POOL.snapshot)) is not None:
         assert len(payload) <= MOST_PAYLOAD_BYTES
         counts.append(other.apply("peer", payload, POOL.snapshot))
-    assert counts == [118, 118, 64]
-    assert served(other, asking("s299")) == "nvidia-h100"
+    assert counts == [1056, 1056, 888]
+    assert served(other, asking("s2999")) == "nvidia-h100"
     assert served(other, asking("before")) is None
 
 
