@@ -9,7 +9,6 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from epp.pool.kv_events.events import INDEXED_KINDS
 from epp.pool.kv_events.rows import Keys, Rows, RowTable
 
 _MOST_COPIED = 1 << 20
@@ -59,11 +58,6 @@ class Lane:
         """Unique number, which changes when the lane is cleared."""
         self.kinds: dict[int | None, str] = {}
         """Kinds of caches by group, from events of stored blocks."""
-
-    @property
-    def group(self) -> int | None:
-        """First group whose blocks are indexed; None if events have no groups."""
-        return next((group for group, kind in self.kinds.items() if kind in INDEXED_KINDS), None)
 
 
 class Held(NamedTuple):

@@ -3,7 +3,7 @@
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +21,7 @@ from epp.pool.kv_events.events import (
     hash_of,
     skip_reason,
 )
-from epp.pool.kv_events.holders import SPECULATIVE, CachedBlocks, Lane
+from epp.pool.kv_events.holders import CachedBlocks, Lane
 from epp.pool.kv_events.prompt_blocks import BlockHash, ExtraKeys
 from epp.pool.kv_events.rows import Keys, RowTable
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from epp.pool.kv_events.shared_index import SharedIndex
 
 _MASK = 2**64 - 1
-_READ = 1024
-"""Rows that `held_by` reads at a time, for 64 lanes."""
 _MOST_BLOCK_SIZES = 4
 """Most block sizes of the engines of one pool."""
 _MOST_WRITES = 32
@@ -47,23 +45,11 @@ class Message(NamedTuple):
     events: Sequence[Event]
 
 
-class HeldBlocks(NamedTuple):
-    """Blocks in one tier of a lane."""
-
-    lane: Lane
-    tier: str
-    keys: Sequence[int]
-    hashes: Sequence[int]
-    """Hashes of the engine."""
-
-
 class _Batch:
     """Changes whose order does not matter: each block is stored or removed once in each cache."""
 
     def __init__(self) -> None:
         self.stored, self.stored_hashes, self.removed_hashes = array("Q"), array("Q"), array("Q")
-        self.engine_hashes = array("Q")
-        """Hashes of the engine in the order of `stored`, for a journal."""
         self.stored_in: list[tuple[Lane, str, int]] = []
         """Lane, tier and number of blocks, in the order of `stored`."""
         self.removed_from: list[tuple[Lane, str, int]] = []
@@ -109,7 +95,6 @@ class BlockIndex(CachedBlocks):
         self._engine_blocks = RowTable(capacity, secret)
         """Keyed by the engine's hash."""
         self._keys: Keys = self._engine_blocks.column(np.uint64)
-        self._engine_hashes: Keys | None = None if journal is None else self._engine_blocks.column(np.uint64)
         self._tiers: set[str] = set()
         """Known tiers of engines."""
         self.block_sizes: set[int] = set()
@@ -155,7 +140,6 @@ class BlockIndex(CachedBlocks):
                 batch.store(hashes, keys, own)
                 _extend(batch.stored_in, lane, tier, len(keys))
                 if self._journal is not None and keys:
-                    batch.engine_hashes.extend([each ^ scope for each in hashes[: len(keys)]])
                     self._journal.stored(lane, tier, known, keys)
             if writes >= _MOST_WRITES:
                 break
@@ -182,25 +166,6 @@ class BlockIndex(CachedBlocks):
     def learn(self, keys: Mapping[int, int], now: int) -> None:
         rows = self._engine_blocks.put(np.fromiter(keys, dtype=np.uint64, count=len(keys)), now)
         self._keys[rows[rows >= 0]] = np.fromiter(keys.values(), dtype=np.uint64, count=len(keys))[rows >= 0]
-
-    def held_by(self, lanes: Sequence[Lane]) -> Iterator[Sequence[HeldBlocks]]:
-        """Yield the blocks that lanes hold, in portions that are current when yielded; requires a journal."""
-        start = 0
-        while start < self._engine_blocks.end:
-            for word in sorted({lane.word for lane in lanes}):
-                yield [*self._held_in([lane for lane in lanes if lane.word == word], word, start)]
-            start += _READ
-
-    def _held_in(self, lanes: Sequence[Lane], word: int, start: int) -> Iterator[HeldBlocks]:
-        assert self._engine_hashes is not None  # noqa: S101  there is a journal
-        hashes, keys = self._engine_hashes[start : start + _READ], self._keys[start : start + _READ]
-        rows = np.where(hashes == 0, -1, self.blocks.find(keys))
-        for tier, words in self._holders.items():
-            held = np.where(rows < 0, np.uint64(0), words[word][rows])
-            for lane in lanes if tier != SPECULATIVE and held.any() else ():
-                chosen = np.flatnonzero(held & lane.bit)
-                if len(chosen):
-                    yield HeldBlocks(lane, tier, keys[chosen].tolist(), hashes[chosen].tolist())
 
     def _skips(self, lane: Lane, event: BlockStored | BlockRemoved, tier: str) -> bool:
         """Return whether the index skips an event, and count a skipped one."""
@@ -275,8 +240,6 @@ class BlockIndex(CachedBlocks):
             self.store(keys, batch.stored_in, now)
             rows = self._engine_blocks.put(hashes, now)
             self._keys[rows[rows >= 0]] = keys[rows >= 0]
-            if self._engine_hashes is not None:
-                self._engine_hashes[rows[rows >= 0]] = np.array(batch.engine_hashes, dtype=np.uint64)[rows >= 0]
         removed = np.array(batch.removed_hashes, dtype=np.uint64)
         if len(removed):
             rows = self._engine_blocks.find(removed)

@@ -154,8 +154,6 @@ class PrecisePrefixCacheProducer(
         self._hashing = PromptHashing(self._hash, self._block_tokens, key)
         capacity = min(stored_in.in_memory_config.size, MOST_INDEXED)
         self._index = BlockIndex(self._hash, capacity=capacity, secret=randbits(63), journal=self._shared)
-        if self._shared is not None:
-            self._shared.source = self._index
         self._lanes: dict[Identity, Lane] = {}
         self._by_hostport: dict[str, Lane] = {}
         self._by_id: dict[int, Lane] = {}

@@ -3,7 +3,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -14,7 +14,6 @@ from epp.framework.plugin_status import InputProblem, PluginMetric, Sample
 from epp.pool.breaker import Breaker
 from epp.pool.kv_events.events import BlockStored, hash_of
 from epp.pool.kv_events.holders import Lane
-from epp.pool.kv_events.index import BlockIndex, HeldBlocks
 from epp.pool.kv_events.parameters import RedisParameters
 from epp.pool.kv_events.prompt_blocks import SharedMatch
 from epp.pool.kv_events.rows import Keys
@@ -73,8 +72,7 @@ class SharedIndex:
     """Writes the blocks that engines report to this picker, and looks up the blocks of all pickers.
 
     Writes wait in a queue. If it is full, or an endpoint is cleared, all blocks of the endpoint are removed from the
-    shared index, so that no outdated blocks remain there. After a full queue, the blocks in the index of this picker
-    are written again as soon as the queue is empty.
+    shared index, so that no outdated blocks remain there; then only blocks that are stored later are written.
     """
 
     def __init__(
@@ -94,12 +92,9 @@ class SharedIndex:
         self._other_sizes: set[int] = set()
         """Sizes of blocks that are not shared, in tokens."""
         self._lookups = Counter(dict.fromkeys(("answered", "partial", "late", "busy", "failed", "unavailable"), 0))
-        self._blocks = Counter(dict.fromkeys(("written", "failed", "other size", "written again"), 0))
+        self._blocks = Counter(dict.fromkeys(("written", "failed", "other size"), 0))
         self._cleared = 0
         self._queue = WriteQueue()
-        self.source: BlockIndex | None = None
-        """Index whose blocks are written again after the queue was full."""
-        self._refill: Iterator[Sequence[HeldBlocks]] = iter(())
         self._awake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_open = self._is_checked = False
@@ -131,7 +126,7 @@ class SharedIndex:
                     self._problem = ""
                 self._is_checked = True
                 if not has_work:
-                    await (asyncio.sleep(0) if self._write_again() else self._awake.wait())
+                    await self._awake.wait()
                 self._awake.clear()
         finally:
             self._is_open = False
@@ -195,7 +190,7 @@ class SharedIndex:
     def cleared(self, lane: Lane) -> None:
         """Remove all blocks of a lane; pending writes are dropped."""
         if self._is_open and (endpoint := self.endpoints.get(lane)) is not None:
-            self._queue.clear({endpoint})
+            self._queue.clear(endpoint)
             self._awake.set()
 
     def _log_change(self) -> None:
@@ -257,20 +252,6 @@ class SharedIndex:
         if self._is_open:
             self._queue.add(write)
             self._awake.set()
-
-    def _write_again(self) -> bool:
-        """Enqueue some blocks of endpoints whose changes were dropped; return whether there may be more."""
-        if (found := next(self._refill, None)) is not None:
-            for lane, tier, keys, hashes in found:
-                if (endpoint := self.endpoints.get(lane)) is not None:
-                    self._enqueue(Write(endpoint, (field_of(endpoint, tier, lane.group),), keys, hashes))
-                    self._blocks["written again"] += len(keys)
-            return True
-        lost, self._queue.overflowed = self._queue.overflowed, set()
-        if not lost or self.source is None or self.source.block_sizes != {self._block_tokens}:
-            return False
-        self._refill = self.source.held_by([lane for lane, endpoint in self.endpoints.items() if endpoint in lost])
-        return True
 
     async def _write_some(self) -> None:
         """Clear endpoints if any must be cleared, or else write the next blocks."""

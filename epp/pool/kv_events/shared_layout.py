@@ -8,9 +8,10 @@ Scripts count values of other types at these names as failures, and continue. Th
 command, and return one string, so that the event loop spends little time on the protocol.
 """
 
-from collections import Counter, deque
-from collections.abc import Collection, Sequence
+from collections import deque
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -176,7 +177,7 @@ return table.concat(answer, ' ')
 """Returns the key of each block at KEYS, which are hashes of an engine; 0 if there is no key, or several."""
 
 
-_MOST_WAITING = 200_000
+_MOST_WAITING = 100_000
 """Most pending changes: 100 bytes each."""
 
 
@@ -188,8 +189,6 @@ class Write(NamedTuple):
     keys: Sequence[int]
     hashes: Sequence[int]
     is_removal: bool = False
-    epoch: int = 0
-    """Number of times that the endpoint was cleared before."""
 
     @property
     def size(self) -> int:
@@ -198,58 +197,51 @@ class Write(NamedTuple):
 
 
 class WriteQueue:
-    """Changes in order, and endpoints to clear before them.
+    """Changes of each endpoint in order, and endpoints to clear before them.
 
     A full queue drops all changes, and clears their endpoints.
     """
 
     def __init__(self) -> None:
         self.clearing: set[str] = set()
-        self.overflowed: set[str] = set()
-        """Endpoints whose changes were dropped because the queue was full."""
         self.waiting = self.dropped = 0
-        self._waiting_of: Counter[str] = Counter()
-        """Number of pending changes by endpoint, without outdated writes."""
-        self._epochs: Counter[str] = Counter()
-        self._writes: deque[Write] = deque()
+        self._writes: dict[str, deque[Write]] = {}
+        """Changes by endpoint. Endpoints have different fields, so that the order among them does not matter."""
+        self._freeing: list[deque[Write]] = []
+        """Dropped changes, which are freed one endpoint at a time: all of them would take 60 ms."""
 
     def __bool__(self) -> bool:
         return bool(self.clearing or self._writes)
 
     def add(self, write: Write) -> None:
+        if self._freeing:
+            self._freeing.pop()
         step = max(1, MOST_KEYS // len(write.fields))
         for start in range(0, len(write.keys), step):
             keys, hashes = write.keys[start : start + step], write.hashes[start : start + step]
-            epoch = self._epochs[write.endpoint]
-            self._writes.append(write._replace(keys=keys, hashes=hashes, epoch=epoch))
+            self._writes.setdefault(write.endpoint, deque()).append(write._replace(keys=keys, hashes=hashes))
         self.waiting += write.size
-        self._waiting_of[write.endpoint] += write.size
         if self.waiting > _MOST_WAITING:
-            full = {endpoint for endpoint, number in self._waiting_of.items() if number}
-            self.clear(full)
+            self.clearing.update(self._writes)
+            self._freeing += self._writes.values()
             self._writes.clear()
-            self.overflowed |= full
-        elif len(self._writes) > _MOST_WAITING:
-            self._writes = deque(filter(self._is_current, self._writes))
+            self.dropped += self.waiting
+            self.waiting = 0
 
-    def clear(self, endpoints: Collection[str]) -> None:
-        """Drop the changes of endpoints, and clear them before the next change."""
-        for endpoint in endpoints:
-            dropped = self._waiting_of.pop(endpoint, 0)
-            self.dropped += dropped
-            self.waiting -= dropped
-        self._epochs.update(endpoints)
-        self.clearing.update(endpoints)
+    def clear(self, endpoint: str) -> None:
+        """Drop the changes of an endpoint, and clear it before the next change."""
+        dropped = sum(write.size for write in self._writes.pop(endpoint, ()))
+        self.dropped += dropped
+        self.waiting -= dropped
+        self.clearing.add(endpoint)
 
     def next(self) -> Sequence[Write]:
         """Return the changes for one command; they remain in the queue until `done`."""
-        while self._writes and not self._is_current(self._writes[0]):
-            self._writes.popleft()
         taken: list[Write] = []
         size = 0
-        for write in self._writes:
+        for write in chain.from_iterable(self._writes.values()):
             size += write.size
-            if not self._is_current(write) or (taken and size > MOST_KEYS):
+            if taken and size > MOST_KEYS:
                 break
             taken.append(write)
         return taken
@@ -257,13 +249,10 @@ class WriteQueue:
     def done(self, taken: Sequence[Write]) -> None:
         """Remove changes that `next` returned."""
         for write in taken:
-            if not self._writes or self._writes[0] is not write:
-                break  # an endpoint was cleared meanwhile
-            self._writes.popleft()
-            if self._is_current(write):
-                self.waiting -= write.size
-                self._waiting_of[write.endpoint] -= write.size
-
-    def _is_current(self, write: Write) -> bool:
-        """Return whether the endpoint was not cleared after this write."""
-        return write.epoch == self._epochs[write.endpoint]
+            writes = self._writes.get(write.endpoint)
+            if writes is None or writes[0] is not write:
+                continue  # the endpoint was cleared meanwhile
+            writes.popleft()
+            self.waiting -= write.size
+            if not writes:
+                del self._writes[write.endpoint]
