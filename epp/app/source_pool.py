@@ -14,18 +14,15 @@ from epp.routing.datastore import Datastore, by_id
 _BATCH = 2
 """Endpoints that are added in one step; tagging one can take half a millisecond."""
 _MANY = 64
-"""Number of changed endpoints above which they are added in several event-loop iterations."""
-_VERY_MANY = 512
-"""Number of changed endpoints above which they are also compared in several iterations."""
-_LEAVING = 16
-"""Endpoints that are removed in one step if there are many."""
+"""Number of changed endpoints above which they are added in several event-loop iterations; see `SourcePool`."""
 
 
 class SourcePool(Pool):
     """Pool of a source of endpoints: withholds them until `open`, then adds them in batches; no effect after `close`.
 
-    Endpoints are removed immediately, and added with their tags. A replaced endpoint is removed immediately, or in a
-    very large pool when the replacement is found. The event loop serves requests between the batches of a large change.
+    Endpoints are removed immediately, and added with their tags. Replaced endpoints are removed immediately too, but if
+    they are many, each leaves when its replacement joins, so that the pool does not shrink. The event loop serves
+    requests between the batches of a large change.
     """
 
     def __init__(self, store: Datastore, clock: Clock) -> None:
@@ -35,10 +32,6 @@ class SourcePool(Pool):
         self._is_closed = False
         self._waiting: dict[str, Endpoint] = {}
         """Endpoints to add, or to update with other labels."""
-        self._uncompared: dict[str, Endpoint] = {}
-        """Endpoints of a large pool that are not compared with the current ones yet."""
-        self._leaving: dict[str, None] = {}
-        """Ids of endpoints to remove, if there are many."""
         self._has_changes = asyncio.Event()
 
     def replace(self, endpoints: Iterable[Endpoint]) -> None:
@@ -47,43 +40,25 @@ class SourcePool(Pool):
         if not self._is_open:
             self._waiting = wanted
             return
-        known = {endpoint.id: endpoint for endpoint in self._store.endpoints} | self._waiting | self._uncompared
-        others = {identity: one for identity, one in wanted.items() if known.get(identity) is not one}
-        gone = known.keys() - wanted.keys()
-        for identity in self._leaving.keys() & wanted.keys():
-            del self._leaving[identity]
-        if len(others) <= _VERY_MANY and not self._uncompared:
-            self.update([one for identity, one in others.items() if known.get(identity) != one], gone)
-            return
-        self.update((), gone)
-        if not self._is_closed:
-            self._uncompared.update(others)
-            self._has_changes.set()
+        known = {endpoint.id: endpoint for endpoint in self._store.endpoints} | self._waiting
+        changed = [one for identity, one in wanted.items() if known.get(identity) != one]
+        self.update(changed, known.keys() - wanted.keys())
 
     def update(self, changed: Iterable[Endpoint], removed: Iterable[str] = ()) -> None:
         """Remove some endpoints, and add or replace others; raises ValueError for a repeated id."""
         wanted, gone = by_id(changed), set(removed)
         if self._is_closed:
             return
-        idle = not (self._waiting or self._leaving or self._uncompared)
+        idle = not self._waiting
         for identity in gone:
             self._waiting.pop(identity, None)
-            self._uncompared.pop(identity, None)
-        if self._uncompared:
-            for identity in wanted:
-                self._uncompared.pop(identity, None)
         self._waiting.update(wanted)
         if not self._is_open:
             return
-        gone = {identity for identity in gone if self._store.endpoint(identity) is not None}
-        gone.update(endpoint.id for endpoint in wanted.values() if self._replaces(endpoint))
-        if len(gone) > _MANY or self._leaving:
-            self._leaving.update(dict.fromkeys(gone))
-            if idle:
-                self._add_batches()  # so that the pool is never empty
-            self._has_changes.set()
-            return
-        self._store.update(self._next_batch() if idle else (), gone)
+        replaced = [identity for identity, one in wanted.items() if self._replaces(one)]
+        if len(replaced) <= _MANY:
+            gone.update(replaced)
+        self._store.update(self._next_batch() if idle else (), gone)  # at once: a pool that is replaced is never empty
         if idle and len(self._waiting) <= _MANY:
             self._add_batches()
         if self._waiting:
@@ -107,7 +82,7 @@ class SourcePool(Pool):
     def close(self) -> None:
         """Ignore further calls: a source may send a last change after its task was cancelled."""
         self._is_open, self._is_closed = False, True
-        self._waiting, self._leaving, self._uncompared = {}, {}, {}
+        self._waiting = {}
 
     async def follow(self) -> None:
         """Add waiting endpoints, until cancelled."""
@@ -117,41 +92,16 @@ class SourcePool(Pool):
             self._has_changes.clear()
 
     async def _apply_all(self) -> None:
-        while self._waiting or self._leaving or self._uncompared:
-            if self._uncompared:
-                self._compare_batches()
-            else:
-                self._add_batches()
+        while self._waiting:
+            self._add_batches()
             await pause(STRETCH_SECONDS)
-
-    def _compare_batches(self) -> None:
-        """Compare endpoints with the current ones: find new, changed and replaced ones."""
-        until = self._clock.now() + STRETCH_SECONDS
-        while self._uncompared:
-            for identity in tuple(islice(self._uncompared, _LEAVING)):
-                endpoint = self._uncompared.pop(identity)
-                if self._replaces(endpoint):
-                    self._leaving[identity] = None
-                if self._waiting.get(identity, self._store.endpoint(identity)) != endpoint or identity in self._leaving:
-                    self._waiting[identity] = endpoint
-            if self._clock.now() >= until:
-                return
 
     def _add_batches(self) -> None:
         until = self._clock.now() + STRETCH_SECONDS
-        while self._waiting or self._leaving:  # at least one batch, even on a busy machine
-            batch = self._next_batch()
-            self._store.update(batch, self._next_leaving(batch))
+        while self._waiting:  # at least one batch, even on a busy machine
+            self._store.update(self._next_batch())
             if self._clock.now() >= until:
                 return
-
-    def _next_leaving(self, joining: Iterable[Endpoint]) -> list[str]:
-        """Return the ids to remove now, first those of replaced endpoints."""
-        taken = [endpoint.id for endpoint in joining if endpoint.id in self._leaving]
-        batch = [*taken, *islice(self._leaving, _LEAVING)]
-        for identity in batch:
-            self._leaving.pop(identity, None)
-        return batch
 
     def _next_batch(self) -> list[Endpoint]:
         batch = list(islice(self._waiting.values(), _BATCH))

@@ -46,9 +46,8 @@ class _Part(Pool):
 
     def __init__(self, source: EndpointSource, whole: "SeveralSources", now: float) -> None:
         self.source = source
-        self.by_id: dict[str, Endpoint] = {}
-        self.by_address: dict[str, Endpoint] = {}
-        self.shown: set[str] = set()
+        self.by_id: Mapping[str, Endpoint] = {}
+        self.shown: frozenset[str] = frozenset()
         """Ids of the endpoints that are in the pool."""
         self.is_started = False
         self.failure = _NOT_READ
@@ -65,19 +64,12 @@ class _Part(Pool):
         return reason[:_REASON_LENGTH]
 
     def replace(self, endpoints: Iterable[Endpoint]) -> None:
-        wanted = by_id(endpoints)
-        changed = {name: one for name, one in wanted.items() if self.by_id.get(name) is not one}
-        self._whole.change(self, changed, [name for name in self.by_id if name not in wanted])
+        self._whole.change(self, by_id(endpoints))
 
     def update(self, changed: Iterable[Endpoint], removed: Iterable[str] = ()) -> None:
-        self._whole.change(self, by_id(changed), removed)
-
-    def take_out(self, identity: str) -> Endpoint | None:
-        """Remove an endpoint and return it, None if it is unknown; another endpoint at its address is kept."""
-        found = self.by_id.pop(identity, None)
-        if found is not None and self.by_address.get(found.hostport) is found:
-            del self.by_address[found.hostport]
-        return found
+        wanted, gone = by_id(changed), set(removed)
+        kept = {name: one for name, one in self.by_id.items() if name not in gone}
+        self._whole.change(self, kept | wanted, gone)
 
 
 class SeveralSources(Discovery[Parameters]):
@@ -93,6 +85,8 @@ class SeveralSources(Discovery[Parameters]):
         super().__init__(clock=clock)
         self.sources = tuple(sources)
         self._pool: Pool | None = None
+        self._merged: dict[str, Endpoint] = {}
+        """The endpoints in the pool by id."""
         self._parts: tuple[_Part, ...] = tuple(_Part(source, self, self.clock.now()) for source in sources)
         self._tasks: dict[_Part, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
@@ -157,80 +151,42 @@ class SeveralSources(Discovery[Parameters]):
     def use(self, sources: Sequence[EndpointSource]) -> None:
         """Replace the sources; a source with the plugin or the name of a former one keeps its endpoints meanwhile."""
         known = {part.source.plugin: part for part in self._parts}
-        others = {part.source.name: part for part in self._parts}
-        for source in sources:
-            if source.plugin in known:
-                others.pop(known[source.plugin].source.name)
-        self.sources = tuple(sources)
+        used = {source.plugin for source in sources}
+        ended = {part.source.name: part for part in self._parts if part.source.plugin not in used}
         parts = []
         for source in sources:
             part = known.get(source.plugin)
             if part is None:
                 part = _Part(source, self, self.clock.now())
-                if (before := others.pop(source.name, None)) is not None:
-                    part.by_id, part.by_address, part.shown = before.by_id, before.by_address, before.shown
+                if source.name in ended:
+                    part.by_id = ended[source.name].by_id
             part.source = source
             parts.append(part)
-        for part in others.values():
-            self.change(part, {}, tuple(part.by_id))
-        self._parts = tuple(parts)
-        joining: dict[str, Endpoint] = {}
-        leaving: set[str] = set()
-        for part in self._parts:  # precedence may have changed
-            shown = part.shown.copy()
-            visible, gone = self._update_shown(part, part.by_id)
-            joining |= {identity: one for identity, one in visible.items() if identity not in shown}
-            leaving |= gone
-        self._put(joining, leaving)
+        self.sources, self._parts = tuple(sources), tuple(parts)
+        self._merge()
         self._changed.set()
 
-    def change(self, part: _Part, changed: Mapping[str, Endpoint], removed: Iterable[str]) -> None:
-        """Apply changed endpoints of a source, by id, and the ids of removed endpoints."""
-        if self._pool is None or part not in self._parts:
-            return  # the source is no longer used
-        removed = set(removed)
-        ids = dict.fromkeys((*removed, *changed))
-        addresses: dict[str, None] = {}
-        for identity in ids:
-            if (before := part.take_out(identity)) is not None:
-                addresses[before.hostport] = None
-        for identity, endpoint in changed.items():
-            part.by_id[identity] = part.by_address[endpoint.hostport] = endpoint
-            addresses[endpoint.hostport] = None
-        joining, leaving = self._update_shown(part, ids)
-        for lower in self._parts[self._parts.index(part) + 1 :]:
-            found = (lower.by_address.get(address) for address in addresses)
-            touched = {*(identity for identity in ids if identity in lower.by_id), *(one.id for one in found if one)}
-            if touched:
-                visible, gone = self._update_shown(lower, touched)
-                joining = {**visible, **joining}
-                leaving |= gone
-        self._put(joining, leaving, removed)
+    def change(self, part: _Part, endpoints: Mapping[str, Endpoint], removed: Iterable[str] = ()) -> None:
+        """Replace the endpoints of a source, by id; those that it removed and added again start without data."""
+        if self._pool is not None and part in self._parts:  # otherwise the source is no longer used
+            part.by_id = endpoints
+            self._merge(part.shown.intersection(removed))
 
-    def _put(self, joining: Mapping[str, Endpoint], leaving: Iterable[str], fresh: Collection[str] = ()) -> None:
-        """Change the pool; endpoints in `fresh` that join start without data."""
-        gone = [identity for identity in leaving if identity not in joining]
-        gone += [identity for identity in fresh if identity in joining]
-        if self._pool is not None and (joining or gone):
-            self._pool.update(joining.values(), gone)
-
-    def _update_shown(self, part: _Part, ids: Iterable[str]) -> tuple[dict[str, Endpoint], set[str]]:
-        """Return the endpoints among these that are in the pool now, by id, and the ids of those that leave it."""
-        higher = self._parts[: self._parts.index(part)]
-        visible: dict[str, Endpoint] = {}
-        gone: set[str] = set()
-        for identity in ids:
-            endpoint = part.by_id.get(identity)
-            is_hidden = endpoint is not None and any(
-                identity in one.by_id or endpoint.hostport in one.by_address for one in higher
-            )
-            if endpoint is not None and not is_hidden:
-                visible[identity] = endpoint
-                part.shown.add(identity)
-            elif identity in part.shown:
-                part.shown.discard(identity)
-                gone.add(identity)
-        return visible, gone
+    def _merge(self, fresh: Collection[str] = ()) -> None:
+        """Write the difference to the last merged endpoints into the pool; those in `fresh` start without data."""
+        before, self._merged = self._merged, {}
+        ids: set[str] = set()
+        addresses: set[str] = set()
+        for part in self._parts:
+            shown = {name: one for name, one in part.by_id.items() if name not in ids and one.hostport not in addresses}
+            part.shown = frozenset(shown)
+            self._merged |= shown
+            ids.update(part.by_id)
+            addresses.update(one.hostport for one in part.by_id.values())
+        changed = [one for name, one in self._merged.items() if before.get(name) is not one or name in fresh]
+        gone = [name for name in before if name not in self._merged or name in fresh]
+        if self._pool is not None and (changed or gone):
+            self._pool.update(changed, gone)
 
     async def _begin(self, part: _Part) -> None:
         """Start the plugin of a source, and record a failure."""

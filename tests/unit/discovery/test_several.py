@@ -137,6 +137,18 @@ async def test_ocm_14_endpoint_that_a_source_removes_and_adds_at_once_starts_wit
         assert np.isnan(store.snapshot().column(WAITING)[store.snapshot().slots]).all()
 
 
+async def test_ocm_14_source_removes_only_its_own_endpoints_from_the_pool():
+    local, remote = Scripted(at("a", "1")), Scripted(at("a", "2"), at("b", "3"))
+    async with running(local=local, remote=remote) as (_, store):
+        for endpoint in store.endpoints:
+            store.report(endpoint, Report({WAITING: 3.0}))
+        remote.pool.update((), ["default/a"])  # hidden by that of the first source
+        local.pool.update((), ["default/b"])  # of the other source
+        assert in_pool(store) == {("a", "1"), ("b", "3")}
+        snapshot = store.snapshot()
+        assert snapshot.column(WAITING)[snapshot.slots].tolist() == [3.0, 3.0]
+
+
 async def test_ocm_14_only_source_that_fails_is_logged_and_told_of(monkeypatch):
     monkeypatch.setattr("epp.pool.discovery.several._FIRST_DELAY_SECONDS", 10.0)
     alone = Scripted(at("a", "1"))
