@@ -22,8 +22,7 @@ class PageLimits:
     )
     family_series: int = flag(
         1000,
-        "Number of series of one name that are read from an endpoint's page: the first ones. "
-        "Pages below 64 KiB are not cut.",
+        "Number of series of one name that are read from an endpoint's page: the first ones.",
         "COUNT",
         name="--max-page-series",
         min=1,
@@ -36,4 +35,4 @@ class PageLimits:
         name="--max-series-size",
     )
     arriving_bytes: int = 64 * _MIB
-    """Most bytes of pages that are incomplete, beyond the first 64 KiB of each, and of pages that are searched."""
+    """Most bytes of all incomplete pages that are buffered whole, beyond the first 64 KiB of each."""

@@ -7,7 +7,7 @@ from epp.framework import Endpoint
 from epp.framework.datalayer import PageError
 from epp.pool.collectors.engine_metrics import CoreMetricsExtractor
 from epp.pool.collectors.exposition import AFTER_NAME, Selector
-from epp.pool.collectors.page_limits import LARGE_BYTES, WantedLines
+from epp.pool.collectors.page_limits import LARGE_BYTES, MetricFilter
 from epp.pool.settings import PageLimits
 from perf.fuzz.targets import FuzzTarget
 
@@ -21,6 +21,7 @@ class Target(FuzzTarget):
     """Pages, and specifications of the series to find in them."""
 
     def __init__(self) -> None:
+        self._sieve = MetricFilter(_NAMES, PageLimits())
         self._extractor = CoreMetricsExtractor()
 
     def __call__(self, content: bytes) -> None:
@@ -35,7 +36,7 @@ class Target(FuzzTarget):
                 assert isinstance(series.value, float)
                 labels = series.labels
                 assert all(labels.get(name) == value for name, value in selector.labels.items())
-        self._search(content)
+        self._sift(content)
         with contextlib.suppress(PageError):
             self._extractor.extract(content, _ENDPOINT)
         try:
@@ -43,16 +44,20 @@ class Target(FuzzTarget):
         except ValueError as error:
             assert "is not a metric spec" in str(error)  # noqa: PT017  the same
 
-    def _search(self, content: bytes) -> None:
-        """Search it alone, and as the start of a large page."""
-        for page in (content, content + b"\n" + _FILLER):
-            lines = WantedLines(page, _NAMES, PageLimits())
-            for _ in lines.search():
-                pass
-            if lines.cut:
-                assert set(lines.text.split(b"\n")) <= {b"", *_lines(page)}, "the search finds other lines"
-            elif _lines(page):
-                assert lines.text.split(b"\n") == _lines(page), "the search finds other lines, or loses some"
+    def _sift(self, content: bytes) -> None:
+        """Read it as a small page, and as the start of a large one, in pieces of different sizes."""
+        large = content + b"\n" + _FILLER
+        size = 1 + 997 * (content[0] if content else 0)
+        for page in (content, large):
+            self._sieve.begin()
+            step = size if page is content else max(size, 4_096)
+            for at in range(0, len(page), step):
+                self._sieve.feed(page[at : at + step])
+            left = self._sieve.end()
+            if self._sieve.cut:
+                assert set(left.split(b"\n")) <= {b"", *_lines(page)}, "the filter passes other lines"
+            elif page is large and _lines(page):
+                assert left.split(b"\n") == _lines(page), "the filter passes other lines, or loses some"
 
 
 def _lines(page: bytes) -> list[bytes]:

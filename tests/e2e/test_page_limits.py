@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model servers whose pages are hostile, beside a real picker: requests go on, and its memory is bounded."""
+"""Model servers whose pages are hostile, beside a real picker: requests go on, and its memory stays low."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -18,8 +18,7 @@ LAG = "llm_d_epp_event_loop_lag_seconds_bucket"
 
 
 async def test_limit_is_counted_and_named_with_its_remedy():
-    others = series("other", 8_000, str)  # smaller pages are not cut
-    many = HONEST + others + series("vllm:prefix_cache_hits_total", 60, lambda number: f'engine="{number}"')
+    many = HONEST + series("vllm:prefix_cache_hits_total", 60, lambda number: f'engine="{number}"')
     async with (
         answering(whole(many)) as hostile,
         serving(None, f"--endpoints=hostile={hostile.address}", PLAIN, "--max-page-series=50") as served,
@@ -57,14 +56,14 @@ async def test_requests_go_on_beside_a_hostile_page(kind):
         assert every - short <= 1, lags  # the start aside; it was seconds
 
 
-async def test_memory_is_bounded_while_ten_servers_send_the_largest_pages():
+async def test_memory_stays_low_while_ten_servers_send_all_they_may():
     async with contextlib.AsyncExitStack() as stack:
         answer = answers()["series"]()
         servers = [await stack.enter_async_context(answering(answer)) for _ in range(10)]
         pool = ",".join(f"h{number}={server.address}" for number, server in enumerate(servers))
         served = await stack.enter_async_context(serving(None, f"--endpoints={pool}", PLAIN))
         await until(lambda: all(server.asked >= 3 for server in servers), "each was asked thrice", seconds=60)
-        assert memory_kib(served.command.pid, "VmHWM") < 256 * 1024  # at most 64 MiB of pages, beside 100
+        assert memory_kib(served.command.pid, "VmHWM") < 160 * 1024  # ten pages alone are 77
 
 
 async def test_picker_stops_while_pages_never_end():

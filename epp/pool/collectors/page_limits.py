@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits on metrics pages, and the search of a large page for the wanted series within them."""
+"""Limits on metrics pages, and a filter that keeps the wanted series of a large page within them."""
 
 import math
 import os
 import re
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 from functools import lru_cache
 
@@ -13,8 +12,13 @@ from epp.framework.datalayer import PageError
 from epp.pool.settings import PageLimits
 
 LARGE_BYTES = 64 * 1024
-"""Size from which only the wanted series of a page are read: the most that extractors read at once."""
-_STEP_BYTES = 64 * 1024
+"""Size from which a page is filtered: the most that extractors read at once."""
+_SLICE_BYTES = 32 * 1024
+"""Bytes that are collected before they are searched, which takes a tenth of a millisecond."""
+_SHORTEST_LINE_BYTES = 8
+_CHECKED = 64
+"""Number of small pages of similar size among which one is checked for too many lines."""
+_GROWN_BYTES = 512
 _START_BYTES = 2048
 """Size of the start of a page without wanted series, which is returned for messages."""
 
@@ -72,49 +76,89 @@ def cut_short(limit: Limit, limits: PageLimits) -> PageLimitError:
     return PageLimitError(text, limit, remedy=REMEDIES[limit])
 
 
-class WantedLines:
-    """The lines of the wanted series in a large page, within the limits, found in steps.
+class MetricFilter:
+    """Keeps the wanted series of the pages of an endpoint, one page after the other.
 
-    For each name in `newest`, only the series with the greatest value is kept.
+    A small page is kept whole. A large page, or one with very many lines, is reduced to the lines of the wanted names,
+    within the limits; work and memory per piece are bounded. For each name in `newest`, only the series with the
+    greatest value is kept.
     """
 
+    __slots__ = (
+        "_buffered", "_buffered_bytes", "_counts", "_filtering", "_found", "_found_bytes", "_limits", "_line",
+        "_line_bytes", "_newest", "_newest_found", "_plain_bytes", "_plain_pages", "_skipping", "_start", "cut",
+    )  # fmt: skip
+
     def __init__(
-        self,
-        page: bytes,
-        names: Collection[str],
-        limits: PageLimits,
-        *,
-        newest: Iterable[str] = (),
-        line_bytes: int | None = None,
+        self, names: Collection[str], limits: PageLimits, *, newest: Iterable[str] = (), line_bytes: int | None = None
     ) -> None:
         """`line_bytes` limits a single series; the default is a quarter of the limit for all series."""
-        self.page = page
-        self._pattern = _pattern(frozenset(names))
         self._limits = limits
         self._line_bytes = limits.series_bytes // 4 if line_bytes is None else line_bytes
+        self._line = _pattern(frozenset(names))
         self._newest = frozenset(map(str.encode, newest))
-        self._newest_found: dict[bytes, tuple[float, bytes]] = {}
-        self._counts: Counter[bytes] = Counter()
-        self._found: list[bytes] = []
-        self._found_bytes = 0
+        self._plain_bytes = self._plain_pages = 0
+        self.begin()
+
+    def begin(self) -> None:
         self.cut: set[Limit] = set()
         """Limits that the page exceeds."""
+        self._buffered: list[bytes] = []
+        self._buffered_bytes = 0
+        self._filtering = self._skipping = False
+        self._start = b""
+        self._counts: dict[bytes, int] = {}
+        self._found: list[bytes] = []
+        self._found_bytes = 0
+        self._newest_found: dict[bytes, tuple[float, bytes]] = {}
 
-    def search(self) -> Iterator[None]:
-        """Search the page once, in steps of 64 KiB, or of one longer line: up to a few milliseconds."""
-        start = 0
-        while start < len(self.page):
-            end = self.page.find(b"\n", start + _STEP_BYTES) + 1 or len(self.page)
-            for name, rest in self._pattern.findall(b"\n" + self.page[start:end]):
-                self._take(name, rest)
-            start = end
-            yield
+    def feed(self, piece: bytes) -> None:
+        self._buffered.append(piece)
+        self._buffered_bytes += len(piece)
+        if self._buffered_bytes >= (_SLICE_BYTES if self._filtering else LARGE_BYTES):
+            self._filter_buffered()
 
-    @property
-    def text(self) -> bytes:
-        """The lines that were found; the start of the page if there are none."""
+    def end(self) -> bytes:
+        """Return the page or its wanted lines; the start of the page if there are none."""
+        if not self._filtering:
+            page = self._buffered[0] if len(self._buffered) == 1 else b"".join(self._buffered)
+            if self._is_plain(page):
+                self._buffered = []
+                return page
+        self._filter_buffered(last=True)
         lines = self._found + [line for _, line in self._newest_found.values()]
-        return b"\n".join(lines) if lines or self.cut else self.page[:_START_BYTES]
+        self._buffered, self._found, self._newest_found = [], [], {}
+        return b"\n".join(lines) if lines or self.cut else self._start
+
+    def _is_plain(self, page: bytes) -> bool:
+        """Return whether a small page has too few lines to exceed the limit of series."""
+        most = self._limits.family_series
+        if len(page) < most * _SHORTEST_LINE_BYTES:
+            return True
+        if len(page) > self._plain_bytes or not self._plain_pages:
+            if page.count(b"\n") > most:
+                return False
+            self._plain_bytes, self._plain_pages = len(page) + _GROWN_BYTES, _CHECKED
+        self._plain_pages -= 1
+        return True
+
+    def _filter_buffered(self, *, last: bool = False) -> None:
+        data = b"".join(self._buffered if self._filtering else [b"\n", *self._buffered])
+        self._filtering = True
+        self._start = self._start or data[1:_START_BYTES]
+        if self._skipping:  # the rest of a line over the limit
+            start = data.find(b"\n")
+            self._skipping = start < 0
+            data = b"" if start < 0 else data[start:]
+        end = len(data) if last else max(data.rfind(b"\n"), 0)
+        rest = data[end:]
+        if len(rest) > self._line_bytes:
+            if self._line.match(rest) is not None:
+                self.cut.add(Limit.SERIES_BYTES)
+            self._skipping, rest = True, b""
+        self._buffered, self._buffered_bytes = [rest], len(rest)
+        for name, rest_of_line in self._line.findall(data[:end]):
+            self._take(name, rest_of_line)
 
     def _take(self, name: bytes, rest: bytes) -> None:
         line = name + rest
@@ -125,12 +169,12 @@ class WantedLines:
             known = self._newest_found.get(name)
             if not math.isnan(value) and (known is None or value > known[0]):
                 self._newest_found[name] = value, line
-        elif self._counts[name] >= self._limits.family_series:
+        elif (count := self._counts.get(name, 0)) >= self._limits.family_series:
             self.cut.add(Limit.FAMILY_SERIES)
         elif self._found_bytes + len(line) > self._limits.series_bytes:
             self.cut.add(Limit.SERIES_BYTES)
         else:
-            self._counts[name] += 1
+            self._counts[name] = count + 1
             self._found_bytes += len(line)
             self._found.append(line)
 

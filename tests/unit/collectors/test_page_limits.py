@@ -101,7 +101,7 @@ async def test_hostile_page_is_read_as_far_as_limits_allow(settled, store, kind,
     ],
 )
 async def test_limits_are_those_that_were_set_and_the_remedy_names_the_flag(settled, limits, contact, why, flag):
-    page = HONEST + series("vllm:num_requests_waiting_x", 2_000) + series("vllm:prefix_cache_hits_total", 11)
+    page = HONEST + series("vllm:num_requests_waiting_x", 50) + series("vllm:prefix_cache_hits_total", 11)
     async with answering(whole(page)) as server:
         condition, seen, _ = await settled(server, **limits)
     assert (condition.contact, seen) == (contact, set(limits))

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.pool.collectors.sources.response_parser import InvalidResponseError, Reading, ResponseParser
+from epp.pool.collectors.sources.response_parser import InvalidResponseError, Reading, ResponseParser, WholePage
 
 LIMIT = 1000
 
 
 def read(*pieces: bytes, closed: bool = False) -> ResponseParser:
-    reader = ResponseParser(LIMIT, Reading())
+    reader = ResponseParser(LIMIT, WholePage(Reading()))
     for piece in pieces:
         reader.feed(piece)
     if closed:

@@ -37,7 +37,7 @@ def test_target_of_sessions_routes_what_it_is_given():
     [
         ("bodies", "perf.fuzz.bodies_target.UsageReader.feed"),
         ("session", "epp.routing.director.routing.Routing.complete"),
-        ("exposition", "epp.pool.collectors.page_limits.WantedLines.text"),
+        ("exposition", "epp.pool.collectors.page_limits.MetricFilter.end"),
     ],
 )
 def test_target_notices_what_is_wrong(monkeypatch, name, spoilt):
@@ -58,5 +58,5 @@ def _reads_whole_bodies_alone(self, piece, *, last):
 SPOILT = {
     "bodies": _reads_whole_bodies_alone,
     "session": lambda self, cause: None,
-    "exposition": property(lambda self: b"other\n"),
+    "exposition": lambda self: b"other\n",
 }

@@ -14,7 +14,7 @@ import numpy as np
 from epp.framework.endpoint import Endpoint
 from epp.framework.scoring import DynamicScore
 from epp.pool.collectors.exposition import Selector
-from epp.pool.collectors.page_limits import WantedLines
+from epp.pool.collectors.page_limits import MetricFilter
 from epp.pool.settings import PageLimits
 
 _MOST_RESULTS = 20_000
@@ -33,6 +33,7 @@ _LABELS: Mapping[str, tuple[str, ...]] = {
 """Labels of each dimension in order of precedence. In the page of a Prometheus server, the labels of the series have
 the prefix `exported_`, and `pod` is the exporter."""
 _SERIES = Selector("dynamic_score")
+_PIECE_BYTES = 64 * 1024
 _PAGE_LIMITS = PageLimits(family_series=_MOST_RESULTS + 1, series_bytes=4 * 1024 * 1024)
 _LONGEST_SERIES_BYTES = 16 * 1024
 _IN_FORMAT = re.compile(r"\$\{(\w+)\}")
@@ -99,10 +100,10 @@ def read_page(page: bytes) -> Mapping[str, list[Result]]:
 
     It is slow for very many results, like `read_results`; series of more than 16 KiB are left out.
     """
-    lines = WantedLines(page, [_SERIES.name], _PAGE_LIMITS, line_bytes=_LONGEST_SERIES_BYTES)
-    for _ in lines.search():
-        pass
-    series = _SERIES.read(lines.text)
+    metric_filter = MetricFilter([_SERIES.name], _PAGE_LIMITS, line_bytes=_LONGEST_SERIES_BYTES)
+    for start in range(0, len(page), _PIECE_BYTES):
+        metric_filter.feed(page[start : start + _PIECE_BYTES])
+    series = _SERIES.read(metric_filter.end())
     if len(series) > _MOST_RESULTS:
         raise ResultError(f"the page has more than {_MOST_RESULTS} series dynamic_score")
     found: dict[str, list[Result]] = {}

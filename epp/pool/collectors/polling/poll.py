@@ -14,14 +14,7 @@ from epp.framework.datalayer import Contact, Extractor, Feed, NotAskedError, Pag
 from epp.framework.endpoint import Endpoint
 from epp.framework.messages import described
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING, Column
-from epp.pool.collectors.page_limits import (
-    LARGE_BYTES,
-    ImpossibleValueError,
-    Limit,
-    PageLimitError,
-    WantedLines,
-    cut_short,
-)
+from epp.pool.collectors.page_limits import ImpossibleValueError, Limit, MetricFilter, PageLimitError, cut_short
 from epp.pool.collectors.polling.conditions import Condition, Reachability
 from epp.pool.settings import PageLimits
 from epp.routing.datastore import Datastore
@@ -117,8 +110,8 @@ class Poll:
 
     __slots__ = (
         "_backoff_seconds", "_clock", "_delay_seconds", "_interval_seconds", "_last", "_limits",
-        "_observer", "_problems", "_reachability", "_reported_at", "_store", "changed", "cut", "feed", "wanted",
-        "was_tried",
+        "_observer", "_problems", "_reachability", "_reported_at", "_store", "changed", "feed", "metric_filter",
+        "wanted", "was_tried",
     )  # fmt: skip
 
     def __init__(
@@ -132,11 +125,11 @@ class Poll:
         observer: CollectorObserver,
         limits: PageLimits | None = None,
     ) -> None:
-        self._limits = limits or PageLimits()
-        self.wanted = _wanted(feed)
+        self._limits = limits = limits or PageLimits()
+        names, newest = self.wanted = _wanted(feed)
         """Names of series to keep, and of series with the newest sample only; equal for feeds that share pages."""
-        self.cut: Collection[Limit] = ()
-        """The limits that the last page exceeds."""
+        self.metric_filter = MetricFilter(names, limits, newest=newest) if names else None
+        """Filter for the series that extractors read; None if one of them reads whole pages."""
         self._store = store
         self.feed = feed
         self._reachability = reachability
@@ -154,19 +147,17 @@ class Poll:
         """Whether a poll has ended, successfully or not."""
 
     @property
+    def cut(self) -> Collection[Limit]:
+        """The limits that the last page exceeded."""
+        return () if self.metric_filter is None else self.metric_filter.cut
+
+    @property
     def reads_requests(self) -> bool:
         """Whether pages have the number of requests of an endpoint."""
         return self._reads(_REQUESTS)
 
     def _reads(self, columns: Collection[Column]) -> bool:
         return any(datum in columns for extractor in self.feed.extractors for datum in extractor.writes)
-
-    def reduced(self, page: bytes) -> WantedLines | None:
-        """Return the wanted lines of a large page, not searched yet; None for a page that extractors read whole."""
-        names, newest = self.wanted
-        lines = WantedLines(page, names, self._limits, newest=newest) if names and len(page) >= LARGE_BYTES else None
-        self.cut = () if lines is None else lines.cut
-        return lines
 
     def settle(self, endpoint: Endpoint, outcome: bytes | Exception, delay_seconds: float = 0.0) -> float:
         """Report a page or the failure to fetch it; return the seconds until the next poll is due.

@@ -13,7 +13,6 @@ from epp.framework.clock import Clock
 from epp.framework.datalayer import DataSource, Feed, Report
 from epp.framework.endpoint import Endpoint
 from epp.framework.snapshot import ROUND_TRIP
-from epp.pool.collectors.page_limits import WantedLines
 from epp.pool.collectors.polling.poll import Poll
 from epp.pool.collectors.polling.poll_schedule import Cadence, PollBudget, PollPriority, Timetable, UrgentBudget
 from epp.pool.collectors.sources.http import HttpSource
@@ -136,16 +135,15 @@ class PolledFeed:
             if client is None or (moved and client.attempt.place != source.place(self.endpoint)):
                 if client is not None:
                     client.close()
-                self._client = client = source.client_for(self.endpoint)
+                self._client = client = source.client_for(self.endpoint, self.poll.metric_filter)
                 client.on_end = self.on_end
                 self._share(client)
             recent = None
             if self._shared is not None and self._page is not None and not self.priority.is_asked:
                 recent = self._shared.recent(self._page, self.wait / 2)
             if recent is None:
-                client.request(lambda outcome: self._requested(client, source.reading, outcome, done))
+                client.request(lambda outcome: self._requested(outcome, done))
             else:
-                self.poll.cut = ()
                 asyncio.get_running_loop().call_soon(done, self, recent)
         else:
             name = f"collect {source.name} of {self.endpoint.id}"
@@ -190,30 +188,7 @@ class PolledFeed:
             self._page = client.attempt.url, client.attempt.request, self.poll.wanted
             self._shared.join(self._page)
 
-    def _requested(self, client: PageClient, reading: Reading, outcome: bytes | Exception, done: Done) -> None:
-        if isinstance(outcome, bytes) and (lines := self.poll.reduced(outcome)) is not None:
-            search = self._search(client, reading, lines, done)
-            self._task = asyncio.get_running_loop().create_task(search, name=f"search {client.attempt.url}")
-        else:
-            self._read(outcome, done)
-
-    async def _search(self, client: PageClient, reading: Reading, lines: WantedLines, done: Done) -> None:
-        """Search a large page, one step in an iteration of the event loop; its CPU time counts as that of the page."""
-        reading.incomplete_bytes += len(lines.page)
-        reading.begin()
-        try:
-            for _ in lines.search():
-                client.seconds += reading.lap
-                reading.end()
-                await asyncio.sleep(0)
-                reading.begin()
-        finally:
-            reading.end()
-            reading.incomplete_bytes -= len(lines.page)
-        self._task = None
-        self._read(lines.text, done)
-
-    def _read(self, outcome: bytes | Exception, done: Done) -> None:
+    def _requested(self, outcome: bytes | Exception, done: Done) -> None:
         if self._shared is not None and self._page is not None and isinstance(outcome, bytes) and not self.poll.cut:
             self._shared.put(self._page, outcome)
         done(self, outcome)

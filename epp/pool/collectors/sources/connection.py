@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 from epp.framework.endpoint import PagePlace
-from epp.pool.collectors.sources.response_parser import BUFFER_BYTES, InvalidResponseError, Reading, ResponseParser
+from epp.pool.collectors.sources.response_parser import (
+    BUFFER_BYTES,
+    InvalidResponseError,
+    PageBuffer,
+    Reading,
+    ResponseParser,
+    WholePage,
+)
 
 _MIN_RTT_AT = 148
 _UNKNOWN_RTT = 2**32 - 1
@@ -50,10 +57,10 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = ("_done", "_reader", "_reading", "_transport", "begun", "on_idle_end", "round_trip", "seconds")
 
-    def __init__(self, reading: Reading, limit: int) -> None:
-        """Prepare; `limit` is the largest number of bytes of a page."""
+    def __init__(self, reading: Reading, limit: int, page_buffer: PageBuffer | None = None) -> None:
+        """Limit the bytes of a page; `page_buffer` collects pages, if given."""
         self._reading = reading
-        self._reader: ResponseParser | None = ResponseParser(limit, reading)
+        self._reader: ResponseParser | None = ResponseParser(limit, page_buffer or WholePage(reading))
         self.begun = False
         """Whether a part of the last response was received."""
         self.seconds = 0.0

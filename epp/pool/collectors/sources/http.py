@@ -36,7 +36,7 @@ from epp.pool.collectors.sources.probes import (
     speaks_tls,
     tls_context,
 )
-from epp.pool.collectors.sources.response_parser import Reading
+from epp.pool.collectors.sources.response_parser import PageBuffer, Reading
 from epp.runtime.supervisor import NO_DESCRIPTOR
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -112,8 +112,8 @@ class HttpSource(DataSource[HP]):
     def _own_tls(self) -> ssl.SSLContext:
         return tls_context(self.parameters, self.name)
 
-    def client_for(self, endpoint: Endpoint) -> PageClient:
-        """Return a client for an endpoint, which the caller closes."""
+    def client_for(self, endpoint: Endpoint, page_buffer: PageBuffer | None = None) -> PageClient:
+        """Return a client for an endpoint, which the caller closes; `page_buffer` collects its pages, if given."""
         own, place = self.asks(endpoint), self.place(endpoint)
         tls = self._tls
         if own and endpoint.tls:
@@ -137,7 +137,7 @@ class HttpSource(DataSource[HP]):
             request=request.encode(),
             tls=tls,
         )
-        return PageClient(self, attempt)
+        return PageClient(self, attempt, page_buffer)
 
     async def fetch(self, endpoint: Endpoint) -> bytes:
         """Return the page, on a new connection; raises UnreachableError, PageError or NotAskedError.

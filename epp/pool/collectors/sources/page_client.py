@@ -15,7 +15,7 @@ from epp.framework.datalayer import Contact, NotAskedError, PageError, Unreachab
 from epp.framework.endpoint import Endpoint, PagePlace
 from epp.pool.collectors.page_limits import Limit, PageLimitError
 from epp.pool.collectors.sources.connection import ConnectError, Connection, DisconnectedError, Outcome, connect
-from epp.pool.collectors.sources.response_parser import IDENTITY, InvalidResponseError
+from epp.pool.collectors.sources.response_parser import IDENTITY, InvalidResponseError, PageBuffer
 from epp.runtime.supervisor import NO_DESCRIPTOR
 
 if TYPE_CHECKING:
@@ -101,12 +101,15 @@ class WantsTlsError(PageError):
 class PageClient:
     """Requests one page repeatedly; the caller closes it when the endpoint has left."""
 
-    __slots__ = ("_connection", "_done", "_source", "_task", "_timer", "attempt", "on_end", "seconds")
+    __slots__ = (
+        "_connection", "_done", "_page_buffer", "_source", "_task", "_timer", "attempt", "on_end", "seconds",
+    )  # fmt: skip
 
-    def __init__(self, source: HttpSource[Any], attempt: Attempt) -> None:
+    def __init__(self, source: HttpSource[Any], attempt: Attempt, page_buffer: PageBuffer | None = None) -> None:
         self.attempt = attempt
         self.seconds = 0.0
         """CPU time of the last page, without its last piece."""
+        self._page_buffer = page_buffer
         self._source = source
         self._timer: asyncio.TimerHandle | None = None
         self._connection: Connection | None = None
@@ -226,7 +229,7 @@ class PageClient:
         result: bytes | Exception
         try:
             async with asyncio.timeout(self._source.timeout_seconds):
-                connection = Connection(self._source.reading, self._source.limit_bytes)
+                connection = Connection(self._source.reading, self._source.limit_bytes, self._page_buffer)
                 await connect(self.attempt.place, self.attempt.tls, connecting, connection)
                 self._connection = connection
                 if keep:

@@ -2,6 +2,7 @@
 """HTTP responses to GET requests, parsed from the bytes of a connection; no I/O."""
 
 import time
+from typing import Protocol
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
@@ -33,6 +34,19 @@ class InvalidResponseError(Exception):
         """The limit that it exceeds."""
 
 
+class PageBuffer(Protocol):
+    """Collects the pieces of pages, one page after the other."""
+
+    def begin(self) -> None:
+        """Start a new page."""
+
+    def feed(self, piece: bytes, /) -> None:
+        """Add the next piece."""
+
+    def end(self) -> bytes:
+        """Return the page, or the wanted parts of it."""
+
+
 class Reading:
     """State that all connections of a collector share: limits, CPU time, and the bytes of incomplete pages.
 
@@ -42,7 +56,7 @@ class Reading:
     def __init__(self, limits: PageLimits | None = None) -> None:
         self.limits = limits or PageLimits()
         self.incomplete_bytes = 0
-        """Bytes of pages that are incomplete, beyond the first 64 KiB of each, and of pages that are searched."""
+        """Bytes of incomplete pages that are buffered whole, beyond the first 64 KiB of each."""
         self.buffer = bytearray(BUFFER_BYTES)
         self.view = memoryview(self.buffer)
         self._began = 0.0
@@ -69,59 +83,62 @@ class Reading:
 
 
 class WholePage:
-    """Collects the pieces of a page; all pages together are limited, beyond the first 64 KiB of each."""
+    """Buffers a page whole; all such pages together are limited, beyond the first 64 KiB of each."""
 
-    __slots__ = ("_counted", "_page", "_reading")
+    __slots__ = ("_counted", "_pieces", "_reading", "_size")
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
-        self._page = bytearray()
+        self._pieces: list[bytes] = []
+        self._size = 0
         self._counted = 0
 
     def begin(self) -> None:
         """Start a new page, and drop the last one."""
-        self._page = bytearray()
+        self._pieces = []
+        self._size = 0
         self._reading.incomplete_bytes -= self._counted
         self._counted = 0
 
     def feed(self, piece: bytes) -> None:
         """Add the next piece; raises InvalidResponseError if all pages together are too large."""
         limit = self._reading.limits.arriving_bytes
-        more = max(len(self._page) + len(piece) - UNCOUNTED_BYTES, 0) - self._counted
+        self._size += len(piece)
+        more = max(self._size - UNCOUNTED_BYTES, 0) - self._counted
         if more and self._reading.incomplete_bytes + more > limit:
             text = f"all incomplete pages together have more than {limit} bytes"
             raise InvalidResponseError(text, Limit.PAGES_BYTES)
         self._reading.incomplete_bytes += more
         self._counted += more
-        self._page += piece
+        self._pieces.append(piece)
 
     def end(self) -> bytes:
-        page = bytes(self._page)
+        pieces = self._pieces
         self.begin()
-        return page
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 class ResponseParser:
     """Parses the responses of one connection, one after the other, each of at most `limit` bytes.
 
     Interim responses (1xx) are skipped. `done` is set when a response is complete; `next` starts the next response.
-    Of a body that is not a page, an excerpt is kept.
+    `page_buffer` collects pages; an excerpt of other bodies is kept.
     """
 
     __slots__ = (
-        "_excerpt", "_final", "_is_page", "_limit", "_measured", "_page", "_parser",
+        "_excerpt", "_final", "_is_page", "_limit", "_measured", "_page_buffer", "_parser",
         "_pieces", "_read", "_reason", "_size", "begun", "done", "encoding", "excess", "keeps_connection",
         "status",
     )  # fmt: skip
 
-    def __init__(self, limit: int, reading: Reading) -> None:
+    def __init__(self, limit: int, page_buffer: PageBuffer) -> None:
         self._limit = limit
-        self._page = WholePage(reading)
+        self._page_buffer = page_buffer
         self._parser = HttpResponseParser(self)
         self.next()
 
     def next(self) -> None:
-        self._page.begin()
+        self._page_buffer.begin()
         self._excerpt = b""
         self._is_page = False
         self._reason = b""
@@ -141,7 +158,7 @@ class ResponseParser:
         """Content-Encoding, in lower case; empty for none."""
 
     def drop(self) -> None:
-        self._page.begin()
+        self._page_buffer.begin()
 
     @property
     def reason(self) -> str:
@@ -150,7 +167,7 @@ class ResponseParser:
 
     def body(self) -> bytes:
         """Return the page, or an excerpt of another body; once for each response."""
-        return self._page.end() if self._is_page else self._excerpt
+        return self._page_buffer.end() if self._is_page else self._excerpt
 
     def feed(self, data: bytes | memoryview) -> None:
         """Parse received bytes; raises InvalidResponseError."""
@@ -218,7 +235,7 @@ class ResponseParser:
             raise InvalidResponseError(f"the page is larger than {self._limit} bytes", Limit.PAGE_BYTES)
         self._count_piece()
         if self._is_page:
-            self._page.feed(piece)
+            self._page_buffer.feed(piece)
         elif len(self._excerpt) < _EXCERPT_BYTES:
             self._excerpt += piece[:_EXCERPT_BYTES]
 
