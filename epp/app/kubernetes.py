@@ -137,7 +137,7 @@ class Kubernetes:
         """Apply the policies of the pool, and each change; wait for the first ones for at most `most_seconds`."""
         policies = self._policies
         self._reading = ReadingTask(policies, self._watch, lambda *_: director.use_policies(policies.policies))
-        self._reading.read(policies.kinds)
+        self._reading.read(ObjectKind(*each.key) for each in POLICIES)
         self._supervisor.start("policies", partial(self._reading.run, most_seconds))
         with suppress(TimeoutError):
             async with asyncio.timeout(most_seconds):
