@@ -25,7 +25,6 @@ from epp.kube.leader_election import LeaderElection, LeaseSettings
 from epp.kube.objects.core import Pod
 from epp.kube.objects.decode import decode_object
 from epp.kube.objects.inference import POOL_GROUP
-from epp.kube.objects.limits import sanitized
 from epp.kube.readers import ClusterReaders, Hubs, ObjectStream, ReadingTask, SharedObjects
 from epp.kube.resources import ACCELERATORS, CLUSTERS, MEMORY_QUOTAS, OME_SERVICES, PODS, POLICIES, pools, resource_of
 from epp.kube.watched import WatchState
@@ -196,15 +195,13 @@ class Kubernetes:
 
     def _problems(self, config_problem: str) -> Mapping[Topic, str]:
         lost = self.discovery.found_pool is None
-        policies = self._policies.inputs
-        kept = [problem for problem in policies.problems if problem.kept]  # others are in warnings or watches
-        problems = [*(problem for watch in self.cluster.watches for problem in watch.problems), *kept]
-        refused = dict.fromkeys(f"{problem.object}: {problem.reason}" for problem in problems)
+        problems = [problem for watch in self.cluster.watches for problem in watch.problems]
+        refused = [f"{problem.object}: {problem.reason}" for problem in problems]
         return {
             CONFIGURATION: message_of(config_problem.splitlines()),
             POOL: "there is no such pool, so it has no endpoints" if lost else "",
             ENDPOINTS: message_of([self.discovery.shortage]),
-            OBJECTS: message_of([*refused, *policies.remarks]),
+            OBJECTS: message_of([*refused, *self._policies.inputs.remarks]),
         }
 
 
@@ -289,6 +286,5 @@ class IdleNodePods:
         fields = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
         selector = {"fieldSelector": fields, "resourceVersion": "0"}
         items = await list_objects(self._api, PODS, decode_object, selector=selector)
-        found = (sanitized(each.object)[0] for each in items if each.object is not None)
-        pods = (each for each in found if isinstance(each, Pod))
+        pods = (item.object for item in items if isinstance(item.object, Pod))
         return tuple(pod for pod in pods if any(each.known for each in resource_requests(pod)))

@@ -1,29 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AcceleratorClasses: validation, and matching against an endpoint by labels, PCI ids, devices and resources."""
+"""Matching of AcceleratorClasses against an endpoint by labels, PCI ids, devices and resources."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
-from operator import ge, gt, le, lt
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from epp.framework.accelerators.device_expressions import DeviceExpression
 from epp.framework.accelerators.tag import DRIVER, AcceleratorTag, AttributeValue
 from epp.hardware.resources import profile_of, resource_key
-from epp.kube.objects.base import Object, quantity_of
+from epp.kube.objects.base import quantity_of
 from epp.kube.objects.core import MatchExpression, NodeSelector, NodeSelectorTerm
 from epp.kube.objects.dra import qualified, version_of
-from epp.kube.objects.limits import BARE_GB_BELOW
-from epp.kube.objects.ome import AcceleratorClass, Capabilities, DeviceSelector, Discovery, ResourceFlavor
-
-TIERS = frozenset({"low", "medium", "high"})
-OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"})
-_VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")
-_ALIASES = frozenset({"Gte", "Lte"})
-_COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {"Gt": gt, "Lt": lt, "Gte": ge, "Lte": le}
-_MEBIBYTE_LABELS = frozenset({"nvidia.com/gpu.memory"})
+from epp.kube.objects.ome import COMPARISONS, AcceleratorClass, DeviceSelector, Discovery, ResourceFlavor, bound_of
 
 
 def matching_term(selector: NodeSelector, labels: Mapping[str, str], node: str = "") -> NodeSelectorTerm | None:
@@ -49,114 +39,14 @@ def term_holds(term: NodeSelectorTerm, labels: Mapping[str, str], node: str = ""
 def expression_holds(test: MatchExpression, labels: Mapping[str, str]) -> bool:
     """Return whether the test holds, which may also compare numbers; an invalid one never does."""
     value = labels.get(test.key)
-    if value is None or test.operator not in _COMPARISONS:
+    if value is None or test.operator not in COMPARISONS:
         return test.holds(labels)
     if len(test.values) != 1:
         return False
     try:
-        return _COMPARISONS[test.operator](quantity_of(value), _bound(test))
+        return COMPARISONS[test.operator](quantity_of(value), bound_of(test))
     except ValueError:
         return False
-
-
-def affinity_problems(selector: NodeSelector) -> Iterator[str]:
-    """Yield deviations from the Kubernetes API with their interpretation."""
-    for test in _tests(selector):
-        if test.operator in _ALIASES:
-            alias = f"read as {test.operator[:2]} or equal"
-            yield f"{test.key}: Kubernetes has no operator {test.operator}; {alias}"
-        if not _fault_of(test) and test.operator in _COMPARISONS and not test.values[0].lstrip("-").isdecimal():
-            number = float(_bound(test))
-            yield f"{test.key}: {test.values[0]!r} is not an integer, as Kubernetes requires; read as {number:g}"
-    yield from (f"{fault}; the term matches no node" for fault in affinity_faults(selector))
-
-
-def affinity_faults(selector: NodeSelector) -> Iterator[str]:
-    """Yield invalid tests with a remedy; their terms match no node."""
-    for test in _tests(selector):
-        if fault := _fault_of(test):
-            yield f"{test.key}: {fault}"
-    for term in selector.node_selector_terms:
-        for test in term.match_fields:
-            if test.key != "metadata.name":
-                yield f"matchFields {test.key!r}: write metadata.name, the only supported field"
-
-
-def _tests(selector: NodeSelector) -> Iterator[MatchExpression]:
-    for term in selector.node_selector_terms:
-        yield from (*term.match_expressions, *term.match_fields)
-
-
-def _fault_of(test: MatchExpression) -> str:
-    if test.operator not in OPERATORS | _ALIASES:
-        return f"unknown operator {test.operator!r}; write one of {', '.join(sorted(OPERATORS))}"
-    if test.operator in _COMPARISONS:
-        if len(test.values) != 1:
-            return f"{test.operator} takes one value, not {len(test.values)}"
-        try:
-            _bound(test)
-        except ValueError as error:
-            return str(error)
-    return ""
-
-
-def _bound(test: MatchExpression) -> Fraction:
-    """Return the bound of a comparison, converted to the unit of the label."""
-    text = test.values[0]
-    number = quantity_of(text)
-    if test.key in _MEBIBYTE_LABELS and text[-1:].isalpha():
-        return number / 2**20
-    return number
-
-
-def issues_of(each: AcceleratorClass) -> Iterator[str]:
-    """Yield ambiguous and invalid values of the class with their interpretation."""
-    memory = each.spec.capabilities.memory
-    if memory is not None and 0 < memory < BARE_GB_BELOW:
-        number = f"{float(memory):g}"
-        yield f"spec.capabilities.memoryGB is {number}, which means bytes: read as {number}Gi; write {number}Gi"
-    if each.affinity is not None:
-        yield from affinity_problems(each.affinity)
-    yield from (f"{fault}; it selects no device" for fault in _expression_faults(each))
-    yield from (f"{fault}; it is ignored" for fault in _value_faults(each))
-
-
-def object_faults(each: Object) -> Iterator[str]:
-    """Yield field, value and remedy of each invalid value of an AcceleratorClass; such values have no effect."""
-    if isinstance(each, AcceleratorClass):
-        if each.affinity is not None:
-            yield from (f"spec.discovery.affinity: {fault}" for fault in affinity_faults(each.affinity))
-        yield from _expression_faults(each)
-        yield from _value_faults(each)
-
-
-def device_expression(each: AcceleratorClass) -> DeviceExpression | None:
-    """Return the CEL device selector of the class, if any; raises ValueError with field and remedy."""
-    dra = each.spec.discovery.dra
-    if dra is None or not dra.expression:
-        return None
-    return DeviceExpression(dra.expression, place="spec.discovery.dra.expression")
-
-
-def _expression_faults(each: AcceleratorClass) -> Iterator[str]:
-    try:
-        device_expression(each)
-    except ValueError as error:
-        yield str(error)
-
-
-def _value_faults(each: AcceleratorClass) -> Iterator[str]:
-    capabilities, tier = each.spec.capabilities, each.spec.cost.tier
-    if capabilities.compute_capability and compute_capability(capabilities) is None:
-        yield f"spec.capabilities.computeCapability is {capabilities.compute_capability!r}: write a version like 9.0"
-    if tier and tier.lower() not in TIERS:
-        yield f"spec.cost.tier is {tier!r}: write low, medium or high"
-
-
-def compute_capability(capabilities: Capabilities) -> tuple[int, ...] | None:
-    """Return (9, 0) for 9.0; None for an invalid version."""
-    text = capabilities.compute_capability.strip()
-    return tuple(map(int, text.split("."))) if _VERSION.fullmatch(text) else None
 
 
 _DISCOVERED = re.compile(
@@ -313,12 +203,12 @@ def _attribute_holds(test: MatchExpression, driver: str, attributes: Mapping[str
     value = attributes.get(qualified(test.key, driver))
     if value is None:
         return expression_holds(test, {})
-    if isinstance(value, tuple) and test.operator in _COMPARISONS:
+    if isinstance(value, tuple) and test.operator in COMPARISONS:
         bound = version_of(test.values[0]) if len(test.values) == 1 else None
         if not isinstance(bound, tuple):
             return False
         width = max(len(value), len(bound))
         ours, theirs = (each + (0,) * (width - len(each)) for each in (value, bound))
-        return _COMPARISONS[test.operator](ours, theirs)
+        return COMPARISONS[test.operator](ours, theirs)
     text = ".".join(map(str, value)) if isinstance(value, tuple) else str(value)
     return expression_holds(test, {test.key: text.lower() if isinstance(value, bool) else text})

@@ -9,7 +9,6 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from epp.framework.accelerators.device_expressions import DeviceExpression
 from epp.framework.plugin_status import IgnoredValue
-from epp.hardware.classes import device_expression, issues_of
 from epp.hardware.mig_slices import Issue, SliceClaim, SliceNode, sanitized_claims, slice_claims, slice_nodes
 from epp.hardware.objectives import ignored_values
 from epp.hardware.tensor_fusion import placement_faults
@@ -29,7 +28,7 @@ from epp.kube.objects.dra import (
 from epp.kube.objects.instaslice import AllocationClaim, Instaslice, NodeAccelerator
 from epp.kube.objects.last_good import FileObjects, ObjectsByKind
 from epp.kube.objects.ocm import OCM
-from epp.kube.objects.ome import AcceleratorClass, ResourceFlavor
+from epp.kube.objects.ome import AcceleratorClass, ResourceFlavor, device_expression, issues_of
 from epp.kube.objects.ome_services import ClusterServingRuntime, InferenceService, ServingRuntime, selects_accelerators
 from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuPool, GpuResourceQuota, SchedulingConfigTemplate
 

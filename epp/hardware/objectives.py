@@ -79,7 +79,7 @@ class Objectives(msgspec.Struct, frozen=True):
 def objectives_of(files: Iterable[FileObjects], pool_name: str = "") -> Objectives:
     """Return the bounds of the objects; a `pool_name` excludes other pools."""
     files = tuple(files)
-    objects = [each.object for file in files for each in file.held if not each.object.metadata.is_terminating]
+    objects = [each for file in files for each in file.held if not each.metadata.is_terminating]
     services = {each.id: each for each in objects if isinstance(each, InferenceService)}
     runtimes = {(type(each), each.id): each for each in objects if isinstance(each, Runtime)}
     by_model: dict[str, list[str]] = {}
@@ -113,13 +113,13 @@ def ignored_values(files: Iterable[FileObjects]) -> tuple[IgnoredValue, ...]:
     """Return values without effect in objects of these kinds, at most 100."""
     files = tuple(files)
     held = [(file.file, each) for file in files for each in file.held if each.key[:2] in KINDS]
-    objects = [each.object for _, each in held]
+    objects = [each for _, each in held]
     classes = frozenset(each.name.lower() for each in objects if isinstance(each, AcceleratorClass))
     runtimes = {(type(each), each.id): each for each in objects if isinstance(each, Runtime)}
     found = (
-        IgnoredValue(file, str(each.key.kind), each.object.id, reason)
+        IgnoredValue(file, each.key.kind, each.id, reason)
         for file, each in held
-        for reason in _faults(each.object, classes, runtimes)
+        for reason in _faults(each, classes, runtimes)
     )
     unknown = unknown_in(files, without=frozenset({(OME, "AcceleratorClass")}))
     return tuple(islice((*found, *unknown), _MOST_IGNORED))
@@ -178,7 +178,7 @@ class ObjectFollower(FollowsObjects[OP], Follower[OP]):
 
     def setup(self) -> None:
         self.objectives = Objectives()
-        self.start_following(self.parameters.paths, KINDS, validate=selection_faults)
+        self.start_following(self.parameters.paths, KINDS)
 
     @property
     def inputs(self) -> InputState:

@@ -18,7 +18,6 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.plugin_status import InputState, PluginMetric, Sample
 from epp.framework.quantities import duration_setting
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
-from epp.hardware.classes import object_faults
 from epp.hardware.endpoint_context import TaggerOptions, affected_endpoints
 from epp.hardware.facts.declared import ENDPOINT_LIST
 from epp.hardware.facts.merge import Merged
@@ -140,7 +139,6 @@ class AcceleratorTagger(
         self.start_following(
             self.parameters.paths,
             ALL_KINDS - INFERENCE_KINDS - CLUSTER_KINDS - SCORER_KINDS - MEMORY_QUOTA_KINDS,
-            validate=object_faults,
             grace_period=self.parameters.missing_file_grace_period,
         )
         self._objects.report(self.problems)

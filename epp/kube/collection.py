@@ -13,7 +13,7 @@ import structlog
 from epp.framework.messages import described
 from epp.framework.plugin_status import InputProblem
 from epp.kube.access import ABSENT, EXPIRED, ApiError, KubeApi, error_of
-from epp.kube.objects.base import Part, decoded
+from epp.kube.objects.base import Object, Part, decoded
 from epp.kube.resources import Resource
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 class ObjectSet(Generic[T]):
-    """Objects in their last valid version: a version that cannot be decoded has no effect."""
+    """Objects in their last good version: one that cannot be decoded, or is invalid, does not replace a sound one."""
 
     def __init__(self, resource: Resource, decode: Decode[T], place: str = "cluster") -> None:
         """`place` is the source of the objects, for messages."""
@@ -83,7 +83,7 @@ class ObjectSet(Generic[T]):
         self.version = ""
         """resourceVersion at which a watch continues; empty before the first list."""
         self.rejected = 0
-        """Number of versions that could not be decoded."""
+        """Number of rejected versions; repeated rejections of an object for the same reason count once."""
         self._resource = resource
         self._place = place
         self._decode = decode
@@ -119,13 +119,12 @@ class ObjectSet(Generic[T]):
         present: set[str] = set()
         before_problems, self._problems = self._problems, {}
         for item in items:
-            if item.problem:
-                self._reject(item, before_problems)
+            if problem := _problem(item, self.objects.get(item.id)):
+                self._reject(item.id, problem, before_problems)
             elif item.object is not None:
                 changed[item.id] = item.object
-            else:
-                continue
-            present.add(item.id)
+            if problem or item.object is not None:
+                present.add(item.id)
         self._problems_changed = self._problems != before_problems
         self.version = version
         self._publish(changed, [name for name in self.objects if name not in present], always=True)
@@ -165,8 +164,9 @@ class ObjectSet(Generic[T]):
         self.version = metadata.version or self.version
         if event.type == "BOOKMARK":
             return
-        if item.problem:
-            self._reject(item, self._problems)
+        held = None if item.id in removed else changed.get(item.id, self.objects.get(item.id))
+        if problem := _problem(item, held):
+            self._reject(item.id, problem, self._problems)
             return
         self._problems_changed |= self._problems.pop(item.id, None) is not None
         if item.object is None:
@@ -189,13 +189,13 @@ class ObjectSet(Generic[T]):
             problem = described(error, type(self))
         return Item(name, problem=problem[:_REASON_LENGTH])
 
-    def _reject(self, item: Item[T], before: Mapping[str, str]) -> None:
-        if before.get(item.id) != item.problem:
+    def _reject(self, name: str, problem: str, before: Mapping[str, str]) -> None:
+        if before.get(name) != problem:
             self.rejected += 1
-            reason = f"{self._resource.kind} {item.id}"
-            _log.warning("object not in effect", object=reason, reason=item.problem, kept=item.id in self.objects)
+            title = f"{self._resource.kind} {name}"
+            _log.warning("object not in effect", object=title, reason=problem, kept=name in self.objects)
             self._problems_changed = True
-        self._problems[item.id] = item.problem
+        self._problems[name] = problem
 
     def _publish(self, found: Mapping[str, T], removed: Iterable[str], *, always: bool = False) -> None:
         changed = {name: one for name, one in found.items() if self.objects.get(name) != one}
@@ -208,6 +208,14 @@ class ObjectSet(Generic[T]):
             del self.objects[name]
         for listener in tuple(self._listeners):
             listener(delta)
+
+
+def _problem(item: Item[T], held: T | None) -> str:
+    """Return why a version does not take effect in place of the one that is held, if any; empty if it does."""
+    found = item.object
+    if isinstance(found, Object) and isinstance(held, Object) and not found.replaces(held):
+        return found.invalid[:_REASON_LENGTH]
+    return item.problem
 
 
 def _id(metadata: _Metadata) -> str:

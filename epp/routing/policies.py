@@ -25,7 +25,6 @@ from epp.kube.objects.inference import (
     InferenceObjective,
     PoolMember,
     RewriteRule,
-    rewrite_faults,
 )
 from epp.kube.objects.last_good import FileObjects
 from epp.routing.director.pipeline import PoolPolicies, Rewrite
@@ -150,7 +149,7 @@ class Policies(FollowsObjects[PoolIdentity]):
     def setup(self) -> None:
         self._built = BuiltPolicies(PoolPolicies())
         self._idle_rules: tuple[InputProblem, ...] = ()
-        self.start_following((), POLICY_KINDS, validate=rewrite_faults)
+        self.start_following((), POLICY_KINDS)
 
     @property
     def policies(self) -> PoolPolicies:
@@ -162,7 +161,7 @@ class Policies(FollowsObjects[PoolIdentity]):
         return replace(state, problems=(*state.problems, *self._idle_rules), remarks=self._built.warnings)
 
     def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:  # noqa: ARG002  no tags
-        built = build_policies((held.object for file in change.files for held in file.held), self.parameters)
+        built = build_policies((held for file in change.files for held in file.held), self.parameters)
         idle_rules = tuple(islice(_idle_rules(change.files, self.parameters), _MOST_PROBLEMS))
         of_files = [problem for file in change.files for problem in (*map(str, file.problems), *file.notes)]
         problems = (*of_files, *map(str, change.unknown), *built.warnings)
@@ -187,9 +186,8 @@ def _idle_rules(files: Iterable[FileObjects], pool: PoolIdentity) -> Iterator[In
     """Yield the rewrites of the pool that are in effect without their invalid rules."""
     for file in files:
         for held in file.held:
-            if isinstance(held.object, PoolMember) and pool.has(held.object) and not held.sound:
-                reason = "; ".join(rewrite_faults(held.object))
-                yield InputProblem(file.file, f"{held.key.kind} {held.object.id}", reason[:_REASON_LENGTH])
+            if isinstance(held, InferenceModelRewrite) and held.invalid and pool.has(held):
+                yield InputProblem(file.file, f"{held.key.kind} {held.id}", held.invalid[:_REASON_LENGTH])
 
 
 def policies_in_files(paths: Sequence[str], clock: Clock, pool_name: str = "") -> Policies:

@@ -3,7 +3,6 @@
 
 from collections.abc import Iterable
 
-from epp.hardware.classes import object_faults
 from epp.kube.objects.last_good import FileObjects
 
 
@@ -11,8 +10,8 @@ class Decoded:
     """Objects of one file, and its problems."""
 
     def __init__(self, documents: Iterable[object], name: str) -> None:
-        self.file = FileObjects(file=name).take(documents, object_faults)
-        self.objects = tuple(held.object for held in self.file.held)
+        self.file = FileObjects(file=name).take(documents)
+        self.objects = self.file.held
         self.problems = (*map(str, self.file.problems), *self.file.notes)
         self.skipped = len(self.file.problems)
 

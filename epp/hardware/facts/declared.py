@@ -12,12 +12,12 @@ from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKi
 from epp.framework.endpoint import Endpoint
 from epp.framework.quantities import parse_memory
 from epp.hardware.catalogue import Catalogue
-from epp.hardware.classes import TIERS, compute_capability, is_of_slices
+from epp.hardware.classes import is_of_slices
 from epp.hardware.facts.merge import Facts, Rank
 from epp.hardware.mig import UNKNOWN_SLICE, equal_share, mig_gpu, parse_mig_profile, partition_of, profile_fault
 from epp.hardware.resources import maker_of
 from epp.kube.objects.limits import BARE_GB_BELOW, memory_bytes
-from epp.kube.objects.ome import AcceleratorClass
+from epp.kube.objects.ome import TIERS, AcceleratorClass, compute_capability
 
 _KINDS = {
     "google": AcceleratorKind.TPU,

@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Self, TypeVar, cast
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import msgspec
 
@@ -61,9 +61,25 @@ class Condition(Part, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class ObjectKey(NamedTuple):
+    """Identity of an object."""
+
+    group: str
+    kind: str
+    namespace: str
+    name: str
+
+
 class Object(Part, frozen=True, kw_only=True):
+    """Base of all objects; `decode_object` sets `key`, `unknown_fields`, `issues` and `invalid`."""
+
     metadata: Metadata
-    unknown_fields: tuple[str, ...] = msgspec.field(default=(), name="")
+    key: ObjectKey = msgspec.field(default=ObjectKey("", "", "", ""), name=" key")
+    unknown_fields: tuple[str, ...] = msgspec.field(default=(), name=" unknownFields")
+    issues: tuple[str, ...] = msgspec.field(default=(), name=" issues")
+    """Field, value and remedy of each impossible value; the object is used without it."""
+    invalid: str = msgspec.field(default="", name=" invalid")
+    """Field, value and remedy of the invalid values because of which this version replaces no sound one."""
 
     @property
     def name(self) -> str:
@@ -79,6 +95,15 @@ class Object(Part, frozen=True, kw_only=True):
     def faults(self) -> tuple[str, ...]:
         """Field, value and remedy of each impossible value that decoding removed."""
         return ()
+
+    def replaces(self, earlier: "Object | None") -> bool:
+        """Return whether this version takes effect: an invalid one does not replace a sound one of the same object.
+
+        An object that was deleted and created again is another one, with another uid.
+        """
+        if not self.invalid or earlier is None or earlier.invalid:
+            return True
+        return self.metadata.uid != earlier.metadata.uid
 
     def contradiction(self) -> tuple[str, Self] | None:
         """Return field, value and remedy of a value that contradicts others, and the object without it; else None."""

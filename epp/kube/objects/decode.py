@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from importlib.resources import files
 from itertools import islice
-from typing import NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import yaml
@@ -25,8 +25,9 @@ from epp.kube.objects import (
     placement,
     tensor_fusion,
 )
-from epp.kube.objects.base import Object, convert
+from epp.kube.objects.base import Object, ObjectKey, convert
 from epp.kube.objects.inference import GROUP, LEGACY_GROUP, POOL_GROUP
+from epp.kube.objects.limits import sanitized
 from epp.kube.objects.ocm import DYNAMIC_SCORING, OCM
 from epp.kube.objects.ome_services import OME
 from epp.kube.resources import BY_KIND, CLUSTERS, MEMORY_QUOTAS, SCORERS
@@ -140,6 +141,13 @@ _READERS: Mapping[tuple[str, str], _Reader] = {
     (LEGACY_GROUP, "InferenceObjective"): inference.read_inference_objective,
     (LEGACY_GROUP, "InferenceModelRewrite"): inference.read_inference_model_rewrite,
 }
+_FAULTS: Mapping[str, Callable[[Any], Iterable[str]]] = {
+    "AcceleratorClass": ome.faults_of,
+    "InferenceModelRewrite": inference.rewrite_faults,
+    **dict.fromkeys(("InferenceObjective", "InferencePool", "InferenceService"), ome_services.selection_faults),
+    **dict.fromkeys(("ServingRuntime", "ClusterServingRuntime"), ome_services.selection_faults),
+}
+"""By kind, what yields field, value and remedy of each invalid value: a version with one replaces no sound version."""
 _WITHOUT_DEFAULT_NAMESPACE = frozenset({"AddOnPlacementScore", "AllocationClaim", "Instaslice", "NodeAccelerator"})
 _GROUP_ALIASES: Mapping[tuple[str, str], str] = {
     **{("ome.ai", kind): OME for group, kind in _READERS if group == OME},
@@ -159,23 +167,11 @@ KNOWN_GROUPS = frozenset({OCM, OME, "inference.redhat.com", "kueue.x-k8s.io", "r
 _NESTING_LIMIT = 4
 
 
-class ObjectKey(NamedTuple):
-    """Identity of an object; None for an unreadable part."""
-
-    group: str | None = None
-    kind: str | None = None
-    namespace: str | None = None
-    name: str | None = None
-
-    def fits(self, other: "ObjectKey") -> bool:
-        """Return whether both may be the same object; an unreadable part matches everything."""
-        return all(part is None or part == theirs for part, theirs in zip(self, other, strict=True))
-
-
 class Version(msgspec.Struct, frozen=True, kw_only=True):
     """A version of an object, from one document."""
 
-    key: ObjectKey
+    key: ObjectKey | None = None
+    """None if the document has no readable identity."""
     title: str
     """Kind and name; the place of a document without these."""
     object: Object | None = None
@@ -208,9 +204,9 @@ def kinds_without_use(documents: Iterable[object]) -> Mapping[tuple[str, str], i
     found: Counter[tuple[str, str]] = Counter()
     for document in documents:
         for _, item in _unpacked(document, ""):
-            key = _key(item) if isinstance(item, Mapping) else ObjectKey()
-            if key.group in KNOWN_GROUPS and key.kind is not None and (key.group, key.kind) not in _READERS:
-                found[key.group, key.kind] += 1
+            kind = _kind(item) if isinstance(item, Mapping) else None
+            if kind is not None and kind[0] in KNOWN_GROUPS and kind not in _READERS:
+                found[kind] += 1
     return dict(found)
 
 
@@ -234,23 +230,22 @@ def _with_kind(item: object, of_list: Mapping[str, object]) -> object:
 def _version(document: object, place: str, kinds: Kinds) -> Version | None:
     if not isinstance(document, Mapping):
         reason = f"it is {document!r:.60}: write an object with apiVersion, kind and metadata"
-        return Version(key=ObjectKey(), title=place, reason=reason)
-    key = _key(document)
-    if key.group is None or key.kind is None:
+        return Version(title=place, reason=reason)
+    kind = _kind(document)
+    if kind is None:
         keys = ", ".join(sorted(map(str, document)))
         reason = f"it needs apiVersion and kind, both strings; its keys are {keys}" if keys else "it is empty"
-        return Version(key=key, title=place, reason=reason)
-    kind = (key.group, key.kind)
+        return Version(title=place, reason=reason)
     if kind not in _READERS or kind not in kinds:
-        return _broken_list(document, key, place, kinds)
-    title = f"{key.kind} {_name(document)}"
+        return _broken_list(document, kind, place, kinds)
+    title = f"{kind[1]} {_name(document)}"
     group, _, level = str(document["apiVersion"]).rpartition("/")
     try:
         found = _read(document, kind, level)
     except ValueError as error:
-        return Version(key=key, title=title, reason=str(error))
-    note = "" if group == key.group else f"is read as group {key.group}: write {key.group} instead of {group}"
-    return None if found is None else Version(key=key, title=title, object=found, note=note)
+        return Version(key=_key(document, kind), title=title, reason=str(error))
+    note = "" if group == kind[0] else f"is read as group {kind[0]}: write {kind[0]} instead of {group}"
+    return None if found is None else Version(key=found.key, title=title, object=found, note=note)
 
 
 def _read(document: Mapping[str, object], kind: tuple[str, str], level: str) -> Object | None:
@@ -260,45 +255,60 @@ def _read(document: Mapping[str, object], kind: tuple[str, str], level: str) -> 
         api = str(document["apiVersion"])
         choices = " or ".join(api.removesuffix(level) + each for each in sorted(versions))
         raise ValueError(f"apiVersion is {api!r}: write {choices}")
-    found = _READERS[kind](document)
-    if found is not None and (unknown := unknown_fields(document, kind)) != found.unknown_fields:
-        found = msgspec.structs.replace(found, unknown_fields=unknown)
-    if found is None or found.metadata.namespace or not _has_default_namespace(kind):
-        return found
-    return msgspec.structs.replace(found, metadata=msgspec.structs.replace(found.metadata, namespace="default"))
+    written = _READERS[kind](document)
+    if written is None:
+        return None
+    found, issues = sanitized(written)
+    metadata = found.metadata
+    if not metadata.namespace and _has_default_namespace(kind):
+        metadata = msgspec.structs.replace(metadata, namespace="default")
+    faults = _FAULTS[kind[1]](found) if kind[1] in _FAULTS else ()
+    return msgspec.structs.replace(
+        found,
+        metadata=metadata,
+        key=ObjectKey(*kind, metadata.namespace, metadata.name),
+        unknown_fields=unknown_fields(document, kind),
+        issues=issues,
+        invalid="; ".join(faults),
+    )
 
 
 def _has_default_namespace(kind: tuple[str, str]) -> bool:
     return kind in _READERS and BY_KIND[kind].namespaced and kind[1] not in _WITHOUT_DEFAULT_NAMESPACE
 
 
-def _broken_list(document: Mapping[str, object], key: ObjectKey, place: str, kinds: Kinds) -> Version | None:
+def _broken_list(document: Mapping[str, object], kind: tuple[str, str], place: str, kinds: Kinds) -> Version | None:
     """Return the rejection of a list whose items are not a list; None for any other document."""
-    of = str(key.kind).removesuffix("List")
-    any_kind = (key.group, key.kind) == ("", "List")
-    if document.get("items") is None or not (any_kind or (of != key.kind and (key.group, of) in kinds)):
+    group, name = kind
+    of = name.removesuffix("List")
+    is_list = kind == ("", "List") or (of != name and (group, of) in kinds)
+    if document.get("items") is None or not is_list:
         return None
-    reason = f"items is {document['items']!r:.60}: write a list"
-    return Version(key=ObjectKey() if any_kind else ObjectKey(key.group, of), title=place, reason=reason)
+    return Version(title=place, reason=f"items is {document['items']!r:.60}: write a list")
 
 
-def _key(document: Mapping[str, object]) -> ObjectKey:
-    api, kind, metadata = document.get("apiVersion"), document.get("kind"), document.get("metadata")
-    written = api.rpartition("/")[0] if isinstance(api, str) and api else None
-    if not isinstance(kind, str) or not kind:
-        kind = None
-    group = None if written is None else _GROUP_ALIASES.get((written, (kind or "").removesuffix("List")), written)
-    spec = document.get("spec")
+def _kind(document: Mapping[str, object]) -> tuple[str, str] | None:
+    """Return group and kind; None if one of them is unreadable."""
+    api, kind, spec = document.get("apiVersion"), document.get("kind"), document.get("spec")
+    if not isinstance(api, str) or not api or not isinstance(kind, str) or not kind:
+        return None
+    written = api.rpartition("/")[0]
+    group = _GROUP_ALIASES.get((written, kind.removesuffix("List")), written)
     if (group, kind) == _PROPOSED_SERVICE and isinstance(spec, Mapping) and "acceleratorSelector" in spec:
         group = OME
+    return group, kind
+
+
+def _key(document: Mapping[str, object], kind: tuple[str, str]) -> ObjectKey | None:
+    metadata = document.get("metadata")
     if not isinstance(metadata, Mapping):
-        return ObjectKey(group, kind)
+        return None
     name, namespace = metadata.get("name"), metadata.get("namespace") or ""
-    if not namespace and _has_default_namespace((group or "", kind or "")):
+    if not isinstance(name, str) or not name or not isinstance(namespace, str):
+        return None
+    if not namespace and _has_default_namespace(kind):
         namespace = "default"
-    return ObjectKey(
-        group, kind, namespace if isinstance(namespace, str) else None, name if isinstance(name, str) and name else None
-    )
+    return ObjectKey(*kind, namespace, name)
 
 
 def _name(document: Mapping[str, object]) -> str:

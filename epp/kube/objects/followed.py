@@ -17,19 +17,10 @@ from epp.framework.files import FileContent, doubt, next_wait
 from epp.framework.plugin import P
 from epp.framework.plugin_status import IgnoredValue, InputProblem, InputState
 from epp.framework.quantities import parse_duration
-from epp.kube.objects.base import Object
-from epp.kube.objects.decode import Kinds, ObjectKey, decode_object
+from epp.kube.objects.base import Object, ObjectKey
+from epp.kube.objects.decode import Kinds, decode_object
 from epp.kube.objects.files import ObjectFiles, parse
-from epp.kube.objects.last_good import (
-    FileObjects,
-    FileVersion,
-    ObjectInEffect,
-    Validator,
-    checked,
-    no_faults,
-    replaces,
-    unknown_in,
-)
+from epp.kube.objects.last_good import FileObjects, FileVersion, unknown_in
 from epp.runtime.followed_files import changes
 
 _MOST_WARNINGS = 100
@@ -40,21 +31,10 @@ SOURCE = "cluster"
 _MOST_PROBLEMS = 100
 
 
-class _Kind(msgspec.Struct, frozen=True):
-    held: Mapping[str, ObjectInEffect] = {}
-    faulty: Mapping[str, InputProblem] = {}
-    """Objects whose newest version has invalid values, so that an earlier one stays in effect."""
-    undecodable: tuple[InputProblem, ...] = ()
-
-    @property
-    def problems(self) -> tuple[InputProblem, ...]:
-        return (*self.undecodable, *self.faulty.values())
-
-
 class ClusterObjects(msgspec.Struct, frozen=True):
     """Objects of a cluster by kind; `take` returns the next state."""
 
-    kinds: Mapping[ObjectKind, _Kind] = {}
+    kinds: Mapping[ObjectKind, ObjectsOfKind] = {}
     rejected: Mapping[str, int] = {}
     """Number of rejected versions by `place` of the kind; repeated rejections for the same reason count once."""
 
@@ -63,57 +43,34 @@ class ClusterObjects(msgspec.Struct, frozen=True):
 
     @property
     def inputs(self) -> InputState:
-        problems = [problem for kind in self.kinds.values() for problem in kind.problems]
+        problems = [problem for each in self.kinds.values() for problem in each.problems]
         return InputState(tuple(problems[:_MOST_PROBLEMS]), self.rejected)
 
     def find(self, kind: ObjectKind, name: str) -> Object | None:
-        held = self.kinds.get(kind, _Kind()).held.get(name)
-        return None if held is None else held.object
+        return self.kinds[kind].objects.get(name) if kind in self.kinds else None
 
-    def take(self, kinds: Iterable[ObjectsOfKind], validate: Validator = no_faults) -> "ClusterObjects":
-        """Return the state after changes; an object with invalid values does not replace a valid one."""
+    def take(self, kinds: Iterable[ObjectsOfKind]) -> "ClusterObjects":
+        """Return the state after changes."""
         found = dict(self.kinds)
         rejected = dict(self.rejected)
         for each in kinds:
-            before = found.get(each.kind, _Kind())
-            now = found[each.kind] = _taken(each, before, validate)
+            before = found.get(each.kind, ObjectsOfKind(each.kind, {}))
             known = {(problem.object, problem.reason) for problem in before.problems}
-            new = sum((problem.object, problem.reason) not in known for problem in now.problems)
+            new = sum((problem.object, problem.reason) not in known for problem in each.problems)
             rejected[each.kind.place] = rejected.get(each.kind.place, 0) + new
+            found[each.kind] = each
         return ClusterObjects(found, rejected)
 
     def as_file(self, *, without: Collection[ObjectKey] = ()) -> FileObjects:
         """Return the objects as a file, except some keys; objects of a hub replace those of the cluster."""
-        kinds = sorted(self.kinds, key=lambda kind: kind.hub is not None)
-        held = {each.key: each for kind in kinds for each in self.kinds[kind].held.values()}
+        kinds = sorted(self.kinds.values(), key=lambda each: each.kind.hub is not None)
+        held = {found.key: found for each in kinds for found in each.objects.values()}
         return FileObjects(
             file=SOURCE,
             held=tuple(each for key, each in held.items() if key not in without),
             problems=self.inputs.problems,
             rejected=sum(self.rejected.values()),
         )
-
-
-def _taken(each: ObjectsOfKind, before: _Kind, validate: Validator) -> _Kind:
-    held: dict[str, ObjectInEffect] = {}
-    faulty: dict[str, InputProblem] = {}
-    for name, found in each.objects.items():
-        earlier = before.held.get(name)
-        if earlier is not None and name not in each.changed:
-            held[name] = earlier
-            if name in before.faulty:
-                faulty[name] = before.faulty[name]
-            continue
-        if not isinstance(found, Object):
-            continue
-        key = ObjectKey(each.kind.group, each.kind.kind, found.metadata.namespace, found.name)
-        version, reason = checked(key, found, validate)
-        if replaces(version, earlier):
-            held[name] = version
-        elif earlier is not None:
-            held[name] = earlier
-            faulty[name] = InputProblem(each.kind.place, f"{each.kind.kind} {name}", reason, 1)
-    return _Kind(held, faulty, each.problems)
 
 
 class Change(NamedTuple):
@@ -141,7 +98,6 @@ class FollowedObjects:
         owner: str,
         grace_period: str,
         kinds: Kinds,
-        validate: Validator = no_faults,
         setting: str = "paths",
     ) -> None:
         """Check the paths; raises ConfigurationError with `setting` for a missing one. `owner` is for log lines."""
@@ -149,7 +105,6 @@ class FollowedObjects:
         """Kinds of the objects, by group and name."""
         self._owner = owner
         self._grace_period = grace_period
-        self._validate = validate
         self._paths = tuple(paths)
         self._files = ObjectFiles(paths, setting)
         self._setting = setting
@@ -201,7 +156,7 @@ class FollowedObjects:
         return None if versions == self._versions else self._change(versions, self.cluster)
 
     def take(self, kinds: Iterable[ObjectsOfKind]) -> Change:
-        return self._change(None, self.cluster.take(kinds, self._validate))
+        return self._change(None, self.cluster.take(kinds))
 
     def apply(self, change: Change) -> None:
         """Put a state into effect; log removed files."""
@@ -236,7 +191,7 @@ class FollowedObjects:
         if seen == before.seen and (before.waiting is None or not before.waiting.is_over(now)):
             return before
         try:
-            objects = before.objects.take(parse(file, content.data), self._validate, self.kinds)
+            objects = before.objects.take(parse(file, content.data), self.kinds)
         except ValueError as error:
             return FileVersion(before.objects.reject(str(error)), seen, content.file, effective=before.effective)
         held, held_before = len(objects.held), len(before.objects.held)
@@ -268,16 +223,12 @@ class FollowsObjects(ObjectReader[P]):
 
     decode = staticmethod(decode_object)
 
-    def start_following(
-        self, paths: Sequence[str], kinds: Kinds, *, validate: Validator = no_faults, grace_period: str = "5m"
-    ) -> None:
+    def start_following(self, paths: Sequence[str], kinds: Kinds, *, grace_period: str = "5m") -> None:
         """Read the files for the first time; called by `setup`. Raises ConfigurationError for a missing path.
 
         `grace_period` is the time for which the objects of a missing file stay in effect.
         """
-        self._objects = FollowedObjects(
-            paths, owner=self.name, grace_period=grace_period, kinds=kinds, validate=validate
-        )
+        self._objects = FollowedObjects(paths, owner=self.name, grace_period=grace_period, kinds=kinds)
         self._changing = asyncio.Lock()
         """Serializes changes by files, cluster and time."""
         self._read_first()

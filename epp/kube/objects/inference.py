@@ -146,11 +146,9 @@ def read_inference_model_rewrite(document: object) -> InferenceModelRewrite:
     return with_fields(InferenceModelRewrite, raw, rules=rules)
 
 
-def rewrite_faults(found: Object) -> Iterable[str]:
-    """Return the errors in the rules of a rewrite; none for other kinds, and for one that is being deleted."""
-    if not isinstance(found, InferenceModelRewrite) or found.metadata.is_terminating:
-        return ()
-    return [rule.fault for rule in found.rules if rule.fault]
+def rewrite_faults(found: InferenceModelRewrite) -> Iterable[str]:
+    """Return the errors in the rules; none for a rewrite that is being deleted."""
+    return () if found.metadata.is_terminating else [rule.fault for rule in found.rules if rule.fault]
 
 
 def _with_known_pools(member: M) -> M:

@@ -2,60 +2,27 @@
 """Last valid versions of the objects in files, from one reading of the files to the next."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import NamedTuple, TypeVar, cast
+from typing import TypeVar, cast
 
 import msgspec
 
 from epp.framework.files import FileId, UnsettledVersion
 from epp.framework.plugin_status import IgnoredValue, InputProblem
 from epp.kube.objects.base import Object
-from epp.kube.objects.decode import ALL_KINDS, Kinds, ObjectKey, Version, kinds_without_use, versions_in
-from epp.kube.objects.limits import sanitized
+from epp.kube.objects.decode import ALL_KINDS, Kinds, kinds_without_use, versions_in
 from epp.kube.objects.ome_services import SERVICE_KINDS
 
-Validator = Callable[[Object], Iterable[str]]
-"""Returns field, value and remedy of each invalid value of a decoded object."""
 _O = TypeVar("_O", bound=Object)
-
-
-def no_faults(_object: Object) -> Iterable[str]:
-    """Accept all values that can be decoded."""
-    return ()
-
-
-class ObjectInEffect(NamedTuple):
-    key: ObjectKey
-    object: Object
-    sound: bool
-    issues: tuple[str, ...] = ()
-    """Field, value and remedy of each impossible value, which was removed from the object."""
-
-
-def checked(key: ObjectKey, found: Object, validate: Validator) -> tuple[ObjectInEffect, str]:
-    """Return a version without impossible values, and the reason for its rejection; empty for a valid version."""
-    kept, issues = sanitized(found)
-    reason = "; ".join(validate(kept))
-    return ObjectInEffect(key, kept, sound=not reason, issues=issues), reason
-
-
-def replaces(version: ObjectInEffect, earlier: ObjectInEffect | None) -> bool:
-    """Return whether a version takes effect: an invalid one does not replace a valid one of the same object.
-
-    An object that was deleted and created again is another one, with another uid.
-    """
-    if version.sound or earlier is None or not earlier.sound:
-        return True
-    return version.object.metadata.uid != earlier.object.metadata.uid
 
 
 class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
     """Objects of one file, each in its last valid version."""
 
     file: str
-    held: tuple[ObjectInEffect, ...] = ()
+    held: tuple[Object, ...] = ()
     notes: tuple[str, ...] = ()
     unused: Mapping[tuple[str, str], int] = {}
     """Number of objects of unsupported kinds of known groups, by group and kind."""
@@ -65,36 +32,34 @@ class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
     missing_since: float | None = None
     """Time at which the file was first missing, by the clock of the caller."""
 
-    def take(
-        self, documents: Iterable[object], validate: Validator = no_faults, kinds: Kinds = ALL_KINDS
-    ) -> "FileObjects":
+    def take(self, documents: Iterable[object], kinds: Kinds = ALL_KINDS) -> "FileObjects":
         """Return the state after a version of the file that could be parsed.
 
         Objects of other kinds are ignored. An object that is missing from the documents is removed, unless one of them
-        may be a version of it, such as a document without a readable name. An object with an invalid value does not
-        replace a valid one.
+        has no readable identity, and so may be a version of it. An invalid version does not replace a sound one.
         """
         documents = tuple(documents)
-        validated = [_validated(version, validate) for version in versions_in(documents, kinds)]
-        good = {version.key for version, _, reason in validated if not reason}
-        before = {each.key: each for each in self.held if each.key not in good}
-        absent = before.keys() - {version.key for version, *_ in validated}
-        held: list[ObjectInEffect] = []
+        versions = tuple(versions_in(documents, kinds))
+        present = {version.key for version in versions}
+        sound = {version.key for version in versions if version.object is not None and not version.object.invalid}
+        before = {each.key: each for each in self.held if each.key not in sound}
+        held: list[Object] = []
         problems: list[InputProblem] = []
-        for version, found, reason in validated:
-            earlier = before.get(version.key)
-            if found is not None and replaces(found, earlier):
+        for version in versions:
+            found = version.object
+            if found is not None and found.replaces(before.get(found.key)):
                 held.append(found)
                 continue
-            keys = [version.key] if earlier is not None else [key for key in before if key in absent]
-            kept = [before.pop(key) for key in keys if version.key.fits(key)]
+            may_be = [key for key in before if key == version.key or (version.key is None and key not in present)]
+            kept = [before.pop(key) for key in may_be]
             held.extend(kept)
+            reason = version.reason if found is None else found.invalid
             problems.append(InputProblem(self.file, version.title, reason, len(kept)))
         known = {(each.object, each.reason) for each in self.problems}
         return FileObjects(
             file=self.file,
             held=tuple(held),
-            notes=tuple(f"{self.file}: {each.title} {each.note}" for each, *_ in validated if each.note),
+            notes=tuple(f"{self.file}: {each.title} {each.note}" for each in versions if each.note),
             unused=kinds_without_use(documents),
             problems=tuple(problems),
             rejected=self.rejected + sum((each.object, each.reason) not in known for each in problems),
@@ -131,12 +96,6 @@ class FileVersion(msgspec.Struct, frozen=True):
     """Digest of the content in effect."""
 
 
-def _validated(version: Version, validate: Validator) -> tuple[Version, ObjectInEffect | None, str]:
-    if version.object is None:
-        return version, None, version.reason
-    return version, *checked(version.key, version.object, validate)
-
-
 _MOST_UNKNOWN = 100
 
 
@@ -145,10 +104,10 @@ def unknown_in(files: Iterable[FileObjects], *, without: Kinds = frozenset()) ->
     found: dict[tuple[str, str], list[IgnoredValue]] = defaultdict(list)
     for file in files:
         for held in file.held:
-            if held.object.unknown_fields and (held.key.group, held.key.kind) not in without:
-                kind = held.key.kind or ""
-                for sentence in held.object.unknown_fields:
-                    found[kind, sentence].append(IgnoredValue(file.file, kind, held.object.id, sentence))
+            if held.unknown_fields and (held.key.group, held.key.kind) not in without:
+                kind = held.key.kind
+                for sentence in held.unknown_fields:
+                    found[kind, sentence].append(IgnoredValue(file.file, kind, held.id, sentence))
     return tuple(_first(same) for same in islice(found.values(), _MOST_UNKNOWN))
 
 
@@ -167,14 +126,14 @@ class ObjectsByKind:
         """Files of each object, by kind and id."""
         for file in self._files:
             for held in file.held:
-                self._found[type(held.object)][held.object.id] = held.object
-                self._places[held.key.kind or "", held.object.id].append(file.file)
+                self._found[type(held)][held.id] = held
+                self._places[held.key.kind, held.id].append(file.file)
         self.problems = tuple(_repeated(*key, files) for key, files in self._places.items() if len(files) > 1)
         impossible = (
-            IgnoredValue(file.file, held.key.kind or "", held.object.id, issue)
+            IgnoredValue(file.file, held.key.kind, held.id, issue)
             for file in self._files
             for held in file.held
-            if held.issues and self._found[type(held.object)][held.object.id] is held.object
+            if held.issues and self._found[type(held)][held.id] is held
             for issue in held.issues
         )
         self.ignored = (*impossible, *unknown_in(self._files, without=SERVICE_KINDS))

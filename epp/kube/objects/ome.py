@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """AcceleratorClass of ome.io, ResourceFlavor of kueue.x-k8s.io, and bounds and preferences in selectors of ome.io."""
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from fractions import Fraction
+from operator import ge, gt, le, lt
 from typing import Any, Self, cast
 
 import msgspec
 
+from epp.framework.accelerators.device_expressions import DeviceExpression
 from epp.framework.accelerators.requirements import STRATEGIES, SelectionParameters
 from epp.framework.accelerators.selection import ANY, Selection, combined
 from epp.framework.errors import ConfigurationError
@@ -14,13 +18,20 @@ from epp.framework.input_errors import read_parameters
 from epp.framework.messages import printable
 from epp.kube.objects.base import ClusterObject, Part, convert, quantity_of
 from epp.kube.objects.core import MatchExpression, NodeSelector, NodeSelectorTerm
-from epp.kube.objects.limits import Bandwidth, DeviceMemory, Figure, Price, TokenPrice, shown
+from epp.kube.objects.limits import BARE_GB_BELOW, Bandwidth, DeviceMemory, Figure, Price, TokenPrice, shown
 
 _MOST_SPOT = 10
 CLASS, THRESHOLD, STRATEGY = "accelerator-class", "cost-threshold", "selection-strategy"
 _PREFIX, _ALIAS = "ome.io/", "ome.ai/"
 _MOST_NAMES = 256
 _MOST_CHARACTERS = 200
+
+TIERS = frozenset({"low", "medium", "high"})
+_OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"})
+_VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")
+_ALIASES = frozenset({"Gte", "Lte"})
+COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {"Gt": gt, "Lt": lt, "Gte": ge, "Lte": le}
+_MEBIBYTE_LABELS = frozenset({"nvidia.com/gpu.memory"})
 
 _CONSTRAINTS = (
     "minMemory",
@@ -133,6 +144,105 @@ def read_accelerator_class(document: object) -> AcceleratorClass:
     if found.affinity is not None or not found.terms:
         return found
     return msgspec.structs.replace(found, affinity=NodeSelector(node_selector_terms=found.terms))
+
+
+def affinity_problems(selector: NodeSelector) -> Iterator[str]:
+    """Yield deviations from the Kubernetes API with their interpretation."""
+    for test in _tests(selector):
+        if test.operator in _ALIASES:
+            alias = f"read as {test.operator[:2]} or equal"
+            yield f"{test.key}: Kubernetes has no operator {test.operator}; {alias}"
+        if not _fault_of(test) and test.operator in COMPARISONS and not test.values[0].lstrip("-").isdecimal():
+            number = float(bound_of(test))
+            yield f"{test.key}: {test.values[0]!r} is not an integer, as Kubernetes requires; read as {number:g}"
+    yield from (f"{fault}; the term matches no node" for fault in affinity_faults(selector))
+
+
+def affinity_faults(selector: NodeSelector) -> Iterator[str]:
+    """Yield invalid tests with a remedy; their terms match no node."""
+    for test in _tests(selector):
+        if fault := _fault_of(test):
+            yield f"{test.key}: {fault}"
+    for term in selector.node_selector_terms:
+        for test in term.match_fields:
+            if test.key != "metadata.name":
+                yield f"matchFields {test.key!r}: write metadata.name, the only supported field"
+
+
+def _tests(selector: NodeSelector) -> Iterator[MatchExpression]:
+    for term in selector.node_selector_terms:
+        yield from (*term.match_expressions, *term.match_fields)
+
+
+def _fault_of(test: MatchExpression) -> str:
+    if test.operator not in _OPERATORS | _ALIASES:
+        return f"unknown operator {test.operator!r}; write one of {', '.join(sorted(_OPERATORS))}"
+    if test.operator in COMPARISONS:
+        if len(test.values) != 1:
+            return f"{test.operator} takes one value, not {len(test.values)}"
+        try:
+            bound_of(test)
+        except ValueError as error:
+            return str(error)
+    return ""
+
+
+def bound_of(test: MatchExpression) -> Fraction:
+    """Return the bound of a comparison, converted to the unit of the label."""
+    text = test.values[0]
+    number = quantity_of(text)
+    if test.key in _MEBIBYTE_LABELS and text[-1:].isalpha():
+        return number / 2**20
+    return number
+
+
+def issues_of(each: AcceleratorClass) -> Iterator[str]:
+    """Yield ambiguous and invalid values of the class with their interpretation."""
+    memory = each.spec.capabilities.memory
+    if memory is not None and 0 < memory < BARE_GB_BELOW:
+        number = f"{float(memory):g}"
+        yield f"spec.capabilities.memoryGB is {number}, which means bytes: read as {number}Gi; write {number}Gi"
+    if each.affinity is not None:
+        yield from affinity_problems(each.affinity)
+    yield from (f"{fault}; it selects no device" for fault in _expression_faults(each))
+    yield from (f"{fault}; it is ignored" for fault in _value_faults(each))
+
+
+def faults_of(each: AcceleratorClass) -> Iterator[str]:
+    """Yield field, value and remedy of each invalid value of the class; such values have no effect."""
+    if each.affinity is not None:
+        yield from (f"spec.discovery.affinity: {fault}" for fault in affinity_faults(each.affinity))
+    yield from _expression_faults(each)
+    yield from _value_faults(each)
+
+
+def device_expression(each: AcceleratorClass) -> DeviceExpression | None:
+    """Return the CEL device selector of the class, if any; raises ValueError with field and remedy."""
+    dra = each.spec.discovery.dra
+    if dra is None or not dra.expression:
+        return None
+    return DeviceExpression(dra.expression, place="spec.discovery.dra.expression")
+
+
+def _expression_faults(each: AcceleratorClass) -> Iterator[str]:
+    try:
+        device_expression(each)
+    except ValueError as error:
+        yield str(error)
+
+
+def _value_faults(each: AcceleratorClass) -> Iterator[str]:
+    capabilities, tier = each.spec.capabilities, each.spec.cost.tier
+    if capabilities.compute_capability and compute_capability(capabilities) is None:
+        yield f"spec.capabilities.computeCapability is {capabilities.compute_capability!r}: write a version like 9.0"
+    if tier and tier.lower() not in TIERS:
+        yield f"spec.cost.tier is {tier!r}: write low, medium or high"
+
+
+def compute_capability(capabilities: Capabilities) -> tuple[int, ...] | None:
+    """Return (9, 0) for 9.0; None for an invalid version."""
+    text = capabilities.compute_capability.strip()
+    return tuple(map(int, text.split("."))) if _VERSION.fullmatch(text) else None
 
 
 class ResourceFlavor(ClusterObject, frozen=True, kw_only=True):

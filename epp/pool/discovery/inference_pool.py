@@ -18,7 +18,7 @@ from epp.kube.collection import Delta, T
 from epp.kube.objects.base import Object
 from epp.kube.objects.core import Node, Pod
 from epp.kube.objects.decode import decode_object
-from epp.kube.objects.inference import POOL_GROUP, InferencePool, read_inference_pool
+from epp.kube.objects.inference import POOL_GROUP, InferencePool
 from epp.kube.resources import NODES, PODS, pools
 from epp.kube.watched import Watched
 from epp.pool.discovery.pods import PodTarget, endpoints_of
@@ -154,7 +154,7 @@ class PodDiscovery(Discovery[Parameters]):
             name = self._source
             self._pools = self._cluster.watch(
                 pools(name.group),
-                read_inference_pool,
+                _decode_pool,
                 namespace=name.namespace,
                 selector={"fieldSelector": f"metadata.name={name.name}"},
             )
@@ -260,6 +260,12 @@ class PoolDiscovery(Discovery[Parameters]):
         raise ConfigurationError(f"{self.plugin_type}: only a running picker with --pool-name has its endpoints")
 
     follow = start
+
+
+def _decode_pool(document: Mapping[str, object]) -> InferencePool | None:
+    """Return the pool, also one of another group, which has the same fields; raises ValueError."""
+    found = decode_object({**document, "apiVersion": f"{POOL_GROUP}/v1"})
+    return found if isinstance(found, InferencePool) else None
 
 
 def _decode_pod(document: Mapping[str, object]) -> Pod | None:

@@ -149,7 +149,7 @@ class PodFileDiscovery(Discovery[PodFileParameters]):
         return choose(self._objects(), self._choice)
 
     def _objects(self) -> Iterator[Object]:
-        return (held.object for file in self._source.present.files for held in file.held)
+        return (held for file in self._source.present.files for held in file.held)
 
     def _put(self, pool: Pool) -> None:
         pool.replace(self.chosen.endpoints)

@@ -91,7 +91,7 @@ def test_ocm_15_object_of_the_hub_replaces_one_of_the_own_cluster(hub_first):
     for each in (there, here) if hub_first else (here, there):
         objects = objects.take([each])
     (held,) = objects.as_file().held
-    assert held.object.scores == {"gpu": 2.0}
+    assert held.scores == {"gpu": 2.0}
 
 
 async def test_ocm_15_hub_is_read_without_a_cluster_of_the_pool_and_left_when_no_plugin_reads_it(access, monkeypatch):

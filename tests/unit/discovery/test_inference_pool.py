@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from epp.framework.endpoint import LabelSelector
 from epp.framework.snapshot import SERVED
 from epp.kube.collection import Delta
-from epp.pool.discovery import PodDiscovery, PodTarget
+from epp.pool.discovery import PodDiscovery, PodTarget, PoolName
 from tests.support.kube.pool_place import NODES, PODS, POOLS, Place
 from tests.support.waiting import until
 
@@ -70,14 +70,30 @@ async def test_pods_without_a_pool_are_those_with_the_labels(place):
     assert discovery.target == PodTarget(LabelSelector.of({"app": "vllm"}), (9000,))
 
 
-async def test_invalid_pool_stays_as_it_was(place):
+@pytest.mark.parametrize(("ports", "annotations"), [(range(1, 10), {}), ((9000,), {"ome.io/cost-threshold": "cheap"})])
+async def test_invalid_pool_stays_as_it_was(place, ports, annotations):
     place.pod("a")
     place.pool(8000)
     await place.start()
     await until(lambda: place.api.watches(POOLS), "the pool is watched")
     with capture_logs() as logs:
-        place.pool(*range(1, 10))
+        place.pool(*ports, **annotations)
         await until(lambda: any(each["event"] == "object not in effect" for each in logs), "the mistake is said")
+    assert place.endpoints == {("a-rank-0", 8000)}
+
+
+async def test_pool_may_be_of_another_group(place):
+    place.pod("a")
+    place.api.put(
+        "/apis/example.com/v1/namespaces/llm/inferencepools",
+        "pool",
+        apiVersion="example.com/v1",
+        kind="InferencePool",
+        metadata={"namespace": "llm"},
+        spec={"selector": {"matchLabels": {"app": "vllm"}}, "targetPorts": [{"number": 8000}]},
+    )
+    discovery = PodDiscovery(place.cluster, "llm", PoolName("pool", "llm", "example.com"))
+    await discovery.start(place.store)
     assert place.endpoints == {("a-rank-0", 8000)}
 
 

@@ -120,7 +120,7 @@ def state_of(documents: Mapping[str, list[dict]], before: ClusterObjects) -> tup
     for kind, found in documents.items():
         of = ObjectKind(GROUPS[kind], kind)
         now = {each.id: each for each in map(decode_object, found)}
-        known = before.kinds[of].held if of in before.kinds else {}
+        known = before.kinds[of].objects if of in before.kinds else {}
         differ = {name for name in {*now, *known} if now.get(name) != before.find(of, name)}
         if differ or not before:
             changes.append(ObjectsOfKind(of, now, frozenset(differ)))

@@ -3,9 +3,10 @@
 
 import pytest
 
-from epp.hardware.classes import affinity_problems, expression_holds, matching_term
+from epp.hardware.classes import expression_holds, matching_term
 from epp.kube.objects.base import convert
 from epp.kube.objects.core import MatchExpression, NodeSelector
+from epp.kube.objects.ome import affinity_problems
 
 LABELS = {"zone": "a", "nvidia.com/gpu.memory": "40960", "word": "x"}
 

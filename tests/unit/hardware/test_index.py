@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from epp.framework.cluster_objects import ObjectKind, ObjectsOfKind
 from epp.hardware.inventory import Inventory
-from epp.kube.objects.base import Metadata
+from epp.kube.objects.base import Metadata, ObjectKey
 from epp.kube.objects.core import Pod, PodSpec, PodStatus
 from epp.kube.objects.dra import AllocatedDevice, Consumer, ResourceClaim
 from epp.kube.objects.followed import ClusterObjects
@@ -16,12 +16,14 @@ POD, CLAIM = ObjectKind("", "Pod"), ObjectKind("resource.k8s.io", "ResourceClaim
 
 def pod(name: str, node: str, address: str, phase: str) -> Pod:
     metadata = Metadata(name=name, namespace="llm", uid=f"uid-{name}")
-    return Pod(metadata=metadata, spec=PodSpec(node_name=node), status=PodStatus(phase=phase, pod_ip=address))
+    status = PodStatus(phase=phase, pod_ip=address)
+    return Pod(key=ObjectKey("", "Pod", "llm", name), metadata=metadata, spec=PodSpec(node_name=node), status=status)
 
 
 def claim(name: str, users: list[str], device: str) -> ResourceClaim:
     results = (AllocatedDevice(request="r", driver="d", pool="p", device=device),) if device else ()
     return ResourceClaim(
+        key=ObjectKey("resource.k8s.io", "ResourceClaim", "llm", name),
         metadata=Metadata(name=name, namespace="llm"),
         results=results,
         consumers=tuple(Consumer(resource="pods", name=user, uid=f"uid-{user}") for user in users),
@@ -43,7 +45,7 @@ def test_inventory_that_follows_changes_is_the_one_of_what_is_there_now(steps):
         changes = []
         for kind, found in ((POD, pods), (CLAIM, claims)):
             now = {each.id: each for each in found}
-            before = state.kinds[kind].held if kind in state.kinds else {}
+            before = state.kinds[kind].objects if kind in state.kinds else {}
             differ = {name for name in {*now, *before} if now.get(name) != state.find(kind, name)}
             changes.append(ObjectsOfKind(kind, now, frozenset(differ)))
         state = state.take(changes)

@@ -8,9 +8,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from structlog.testing import capture_logs
 
+from epp.framework.plugin_status import InputProblem
 from epp.kube.access import ApiError
 from epp.kube.collection import Delta, ObjectSet
+from epp.kube.objects.base import Object
+from epp.kube.objects.decode import decode_object
+from epp.kube.resources import BY_KIND
 from tests.support.kube.kube_server import WIDGETS, line_of
+from tests.support.kube.manifests import manifest
 
 NAMES = st.sampled_from("abcd")
 USELESS, INVALID, BREAKING = "useless", "invalid", "breaking"
@@ -149,6 +154,54 @@ def test_same_mistake_is_said_once(widgets):
             widgets.apply([line_of("MODIFIED", widget("a", INVALID, version))])
         fill(widgets, a=INVALID)
     assert len(logs) == widgets.rejected == 1
+
+
+CAPABILITY = "spec.capabilities.computeCapability is 'nine': write a version like 9.0"
+
+
+def accelerator_class(capability: str, version: int, **metadata: str) -> dict:
+    spec = {"capabilities": {"computeCapability": capability}}
+    made = manifest("ome.io/v1beta1", "AcceleratorClass", "gold", spec=spec)
+    made["metadata"] |= {"resourceVersion": str(version), **metadata}
+    return made
+
+
+@pytest.fixture
+def classes() -> ObjectSet[Object]:
+    return ObjectSet(BY_KIND["ome.io", "AcceleratorClass"], decode_object)
+
+
+def capability_of(classes: ObjectSet[Object]) -> str:
+    return classes.objects["gold"].spec.capabilities.compute_capability
+
+
+def test_ome_11_version_with_an_invalid_value_replaces_no_valid_one(classes):
+    classes.apply([line_of("ADDED", accelerator_class("9.0", 1)), line_of("MODIFIED", accelerator_class("nine", 2))])
+    assert capability_of(classes) == "9.0"
+    assert classes.problems == (InputProblem("cluster", "AcceleratorClass gold", CAPABILITY, 1),)
+    items, version, _ = classes.read_page(list_of(accelerator_class("nine", 2)), "ome.io/v1beta1")
+    classes.replace(items, version)
+    assert capability_of(classes) == "9.0"
+    assert classes.rejected == 1
+    classes.apply([line_of("MODIFIED", accelerator_class("10.0", 3))])
+    assert (capability_of(classes), classes.problems) == ("10.0", ())
+
+
+def test_version_with_an_invalid_value_counts_where_there_is_no_valid_one(classes):
+    classes.apply([line_of("ADDED", accelerator_class("nine", 1))])
+    assert (capability_of(classes), classes.problems) == ("nine", ())
+    classes.apply([line_of("MODIFIED", accelerator_class("ten", 2))])
+    assert capability_of(classes) == "ten"
+
+
+def test_invalid_version_of_an_object_that_was_created_again_counts(classes):
+    classes.apply([line_of("ADDED", accelerator_class("9.0", 1, uid="a"))])
+    classes.apply([line_of("MODIFIED", accelerator_class("nine", 2, uid="b"))])
+    assert capability_of(classes) == "nine"
+    classes.apply([line_of("MODIFIED", accelerator_class("9.0", 3, uid="b"))])
+    deleted = line_of("DELETED", accelerator_class("9.0", 4, uid="b"))
+    classes.apply([deleted, line_of("ADDED", accelerator_class("nine", 5))])
+    assert capability_of(classes) == "nine"
 
 
 def test_object_that_breaks_its_decoder_is_a_problem_of_this_object_alone(widgets):

@@ -3,6 +3,7 @@
 
 import pytest
 
+from epp.kube.objects.last_good import FileObjects
 from tests.support.decoded_objects import decode
 from tests.support.kube.manifests import manifest
 
@@ -62,6 +63,48 @@ def test_object_without_name_or_metadata(accelerator_class):
 def device(**fields: object) -> dict:
     spec = {"driver": "gpu.nvidia.com", "pool": {"name": "n"}, "devices": [{"name": "gpu-0"}, fields]}
     return manifest("resource.k8s.io/v1", "ResourceSlice", "s", spec=spec)
+
+
+def test_document_without_a_readable_identity_keeps_the_objects_that_are_missing_from_its_file(accelerator_class, node):
+    before = FileObjects(file="a.yaml").take([accelerator_class("a100"), accelerator_class("h100"), node()])
+    after = before.take([accelerator_class("h100"), {"apiVersion": "ome.io/v1beta1", "kind": "AcceleratorClass"}])
+    assert [each.name for each in after.held] == ["h100", "a100", "gpu-node-1"]
+    assert [problem.kept for problem in after.problems] == [2]
+    assert [each.name for each in after.take([accelerator_class("h100")]).held] == ["h100"]
+
+
+def test_bad_number_among_many_resources(node):
+    document = node(allocatable={"cpu": "96", "nvidia.com/gpu": "eight", "memory": "?"})
+    assert problem_of(document) == (
+        f"Node gpu-node-1 is skipped: status.allocatable[nvidia.com/gpu] is 'eight': {QUANTITY}"
+    )
+
+
+def slice_with(device: dict) -> dict:
+    spec = {"driver": "gpu.nvidia.com", "pool": {"name": "n"}, "devices": [{"name": "gpu-0"}, device]}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("device", "problem"),
+    [
+        ({}, "spec.devices[1].name is missing: add it"),
+        (
+            {"name": "gpu-1", "capacity": {"memory": {"value": "80GB"}}},
+            "spec.devices[1].capacity.memory.value is '80GB': write 80G, without the B",
+        ),
+        (
+            {"name": "gpu-1", "attributes": {"gpu.com/index": {"int": "one"}}},
+            "spec.devices[1].attributes[gpu.com/index].int is 'one': write a whole number",
+        ),
+        (
+            {"name": "gpu-1", "attributes": {"names": {"strings": "a,b"}}},
+            "spec.devices[1].attributes[names].strings is 'a,b': write a list",
+        ),
+    ],
+)
+def test_bad_device_of_a_resource_slice(device, problem):
+    assert problem_of(slice_with(device)) == f"ResourceSlice s is skipped: {problem}"
 
 
 def allocation_claim(spec: object) -> dict:

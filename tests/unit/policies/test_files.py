@@ -90,6 +90,17 @@ async def test_invalid_version_of_an_object_leaves_the_one_before(world):
     }
 
 
+async def test_objective_with_an_invalid_annotation_stays_as_it_was(world):
+    files = world.start(objective("x", 1))
+    annotated = objective("x", 2)
+    annotated["metadata"]["annotations"] = {"ome.io/cost-threshold": "cheap"}
+    world.write(annotated)
+    assert await files.check()
+    assert files.policies.priorities == {"x": 1}
+    reason = "metadata.annotations[ome.io/cost-threshold] is 'cheap': write US dollars an hour, such as 0.5"
+    assert problems(files) == {"InferenceObjective x": f"{reason} (kept 1)"}
+
+
 def test_of_a_rewrite_with_an_invalid_rule_and_no_version_before_the_other_rules_are_in_effect(world):
     with capture_logs() as logs:
         files = world.start(rewrite("r", {"a": 0}, {"b": None}))

@@ -286,7 +286,7 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], FollowsO
 
     def _apply(self, change: Change) -> AffectedEndpoints:
         """Apply objects; unchanged scorers keep their scores."""
-        objects = [held.object for file in change.files for held in file.held]
+        objects = [held for file in change.files for held in file.held]
         scorers = {each.id: each for each in objects if isinstance(each, DynamicScorer)}
         configs = [each for each in objects if isinstance(each, DynamicScoringConfig)]
         self._masked = frozenset((mask.cluster_name, mask.score_name) for config in configs for mask in config.masks)
