@@ -108,7 +108,7 @@ GROUPS: dict[str, tuple[Row, ...]] = {
         Row("quota-requests", "quotas of a request, 1,000 endpoints, limit on requests", "us"),
         Row("quota-everything", "quotas of a request, 1,000 endpoints, all limits", "us"),
         Row("reload", "reload with other plugins, 1,000 endpoints", "ms"),
-        Row("reload-turn", "reload with other plugins, 1,000 endpoints, longest turn of the event loop", "ms", most=25),
+        Row("reload-turn", "reload with other plugins, 1,000 endpoints, longest turn of the event loop", "ms", most=10),
         Row("change-5000", "one of 5,000 endpoints changes, with the next request", "ms"),
         Row("join-turn-5000", "5,000 endpoints with hardware tags join, longest turn of the event loop", "ms"),
     ),
