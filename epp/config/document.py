@@ -3,7 +3,7 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -11,12 +11,21 @@ import yaml
 
 from epp.framework import ConfigurationError
 from epp.framework.messages import without_credentials
+from epp.runtime.plain_yaml import PlainLoader, UnsafeTextError, refuse_unsafe
 
 _MERGE = "tag:yaml.org,2002:merge"
 _TEXT = "tag:yaml.org,2002:str"
-_TIMESTAMP = "tag:yaml.org,2002:timestamp"
-_MOST_TABS = 20
-_MOST_NODES = 100_000
+_MOST_DEPTH = 64
+_JOIN = "remove one of them, or join them"
+_MISTAKES: Mapping[str, str] = {
+    "while scanning a quoted scalar": "a quote is opened and not closed",
+    "while scanning a simple key": "a key is not followed by a colon and a space",
+    "while parsing a flow sequence": "[ is not closed, or a comma is missing",
+    "while parsing a flow mapping": "{ is not closed, or a comma is missing",
+    "mapping values are not allowed in this context": "a colon is not expected here: put the value in quotes, or "
+    "indent the keys of a mapping alike and write a space after each colon",
+}
+"""By the context or the problem that libyaml reports."""
 _LINE_ENDS = re.compile(r"\r\n|\r|\n")
 
 Path: TypeAlias = tuple[str | int, ...]
@@ -126,7 +135,7 @@ class Document:
     node: yaml.Node
     source: Text
     faults: tuple[Problem, ...] = ()
-    """Errors such as repeated keys: the last value is used, and lists are joined."""
+    """Repeated keys; the last value is used."""
 
     def place(self, path: Path) -> Place:
         """Return the start of the key or item at this path, or of the innermost existing part around it.
@@ -163,67 +172,68 @@ class Document:
 def read_documents(source: Text) -> tuple[Document, ...]:
     """Return the non-empty documents of a text; raises NotYamlError."""
     try:
+        refuse_unsafe(source.text, _MOST_DEPTH, keys_may_repeat=True)
         return tuple(_documents(source))
+    except UnsafeTextError as error:
+        raise NotYamlError(source.fault(f"is not usable: {error.problem}", error.index)) from error
+    except UnicodeEncodeError as error:
+        raise NotYamlError(_forbidden(source, error.start)) from error
     except yaml.reader.ReaderError as error:
-        problem = f"is not valid YAML: character U+{error.character:04X} is not allowed"
-        raise NotYamlError(source.fault(problem, error.position)) from error
+        raise NotYamlError(_forbidden(source, source.text.index(chr(error.character)))) from error
     except yaml.MarkedYAMLError as error:
-        if tabs := tuple(_tabs_of_indentation(source.text)):
-            problem, remedy = "is not valid YAML: a tab in the indentation", "write spaces"
-            raise NotYamlError(*(source.fault(problem, tab, remedy) for tab in tabs)) from error
-        problem = "is not valid YAML: " + ", ".join(part for part in (error.context, error.problem) if part)
-        mark = error.problem_mark
-        raise NotYamlError(source.fault(problem, None if mark is None else mark.index)) from error
-    except RecursionError as error:
-        raise NotYamlError(source.fault("is not valid YAML: nested too deeply")) from error
+        raise NotYamlError(_syntax_error(source, error)) from error
+
+
+def _forbidden(source: Text, index: int) -> Problem:
+    return source.fault(f"is not valid YAML: character U+{ord(source.text[index]):04X} is not allowed", index)
+
+
+def _syntax_error(source: Text, error: yaml.MarkedYAMLError) -> Problem:
+    problem, mark = ", ".join(part for part in (error.context, error.problem) if part), error.problem_mark
+    if mark is not None and source.text[mark.index : mark.index + 1] == "\t":
+        return source.fault("is not valid YAML: a tab in the indentation", mark.index, "write spaces")
+    known = _MISTAKES.get(error.context or error.problem or "")
+    if known is not None:
+        problem, mark = known, error.context_mark or mark  # where a bracket is opened, not where the text ends
+    return source.fault(f"is not valid YAML: {problem}", None if mark is None else mark.index)
 
 
 def _documents(source: Text) -> Iterator[Document]:
-    loader = _StrictLoader(source.text)
+    loader = _Loader(source.text)
     try:
         while loader.check_node():
-            loader.repeated = []
             node = loader.get_node()
-            if node is not None and _size(node, {}) > _MOST_NODES:
-                problem = f"is not usable: with its aliases, it has more than {_MOST_NODES} parts"
-                raise NotYamlError(source.fault(problem))
+            if node is None:
+                continue
+            repeated = list(_with_text_keys(node, set()))
             content = loader.construct_document(node)
-            if node is not None and content is not None:
-                remedy = "remove one of them, or join them"
-                repeated = [(f"key {key.value!r} is repeated", key.start_mark.index) for key in loader.repeated]
-                yield Document(content, node, source, tuple(source.fault(*each, remedy) for each in repeated))
+            if content is not None:
+                faults = (
+                    source.fault(f"key {key.value!r} is repeated", key.start_mark.index, _JOIN) for key in repeated
+                )
+                yield Document(content, node, source, tuple(faults))
     finally:
         loader.dispose()
 
 
-def _size(node: yaml.Node, known: dict[int, int]) -> int:
-    """Return the number of nodes; an aliased node counts at each use."""
-    size = known.get(id(node))
-    if size is None:
-        parts = node.value if isinstance(node, yaml.SequenceNode) else ()
-        if isinstance(node, yaml.MappingNode):
-            parts = [part for pair in node.value for part in pair]
-        size = known[id(node)] = 1 + sum(_size(part, known) for part in parts)
-    return size
-
-
-def _tabs_of_indentation(text: str) -> Iterator[int]:
-    """Yield the index of the first tab in each line that is unreadable because of it."""
-    lines: set[int] = set()
-    for replaced in range(_MOST_TABS):
-        try:
-            for _ in yaml.compose_all(text, _StrictLoader):
-                pass
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark
-            if mark is None or text[mark.index : mark.index + 1] != "\t":
-                return
-            if mark.line not in lines:
-                yield mark.index - replaced  # each replaced tab became two spaces
-            lines.add(mark.line)
-            text = f"{text[: mark.index]}  {text[mark.index + 1 :]}"
-        else:
-            return
+def _with_text_keys(node: yaml.Node, visited: set[int]) -> Iterator[yaml.ScalarNode]:
+    """Make all keys strings, and yield the repeated ones."""
+    if id(node) in visited:  # by an alias
+        return
+    visited.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield from _with_text_keys(item, visited)
+    elif isinstance(node, yaml.MappingNode):
+        found: set[str] = set()
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in found:
+                    yield key
+                found.add(key.value)
+                if key.tag != _MERGE:
+                    key.tag = _TEXT
+            yield from _with_text_keys(value, visited)
 
 
 def _step(node: yaml.Node, step: str | int) -> tuple[yaml.Node, yaml.Node] | None:
@@ -237,63 +247,8 @@ def _step(node: yaml.Node, step: str | int) -> tuple[yaml.Node, yaml.Node] | Non
     return None
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """Loads YAML with the types of JSON: keys and dates are strings, tabs are allowed between tokens.
-
-    Records repeated keys of a mapping; YAML would use the last one silently.
-    """
-
-    yaml_implicit_resolvers = {  # noqa: RUF012  never changed
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.repeated: list[yaml.ScalarNode] = []
-
-    def scan_to_next_token(self) -> None:
-        super().scan_to_next_token()
-        while self.peek() == "\t" and (self.flow_level or self._begun()):
-            self.forward()
-            super().scan_to_next_token()
-
-    def _begun(self) -> bool:
-        """Whether the line has other characters than spaces before this position."""
-        line: str = self.buffer[self.pointer - self.column : self.pointer]
-        return bool(line.strip())
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML
-            named = self.anchors.get(event.anchor)
-            if named is not None and named.end_mark is None:  # still being read
-                problem = f"alias {event.anchor!r} is inside its own anchor"
-                raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
-        return super().compose_node(parent, index)
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
-        pairs: list[tuple[yaml.Node, yaml.Node]] = []
-        at: dict[str, int] = {}
-        for key, value in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                pairs.append((key, value))  # refused later
-                continue
-            if key.value in at:
-                self.repeated.append(key)
-                first = pairs[at[key.value]][1]
-                if isinstance(first, yaml.SequenceNode) and isinstance(value, yaml.SequenceNode):
-                    first.value.extend(value.value)
-                else:
-                    pairs[at[key.value]] = (key, value)
-            else:
-                at[key.value] = len(pairs)
-                pairs.append((key, value))
-            if key.tag != _MERGE:
-                key.tag = _TEXT
-        node.value = pairs
-        return node
+class _Loader(PlainLoader):
+    """Names the place of a value that cannot be constructed."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002  yaml calls it so
         try:

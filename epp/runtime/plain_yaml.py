@@ -28,19 +28,27 @@ _MOST_ALIASED = 1_000_000
 """Most values that all aliases of a text together expand to."""
 
 
+class UnsafeTextError(ValueError):
+    def __init__(self, problem: str, event: yaml.Event) -> None:
+        mark = event.start_mark
+        super().__init__(problem if mark is None else f"line {mark.line + 1}: {problem}")
+        self.problem = problem
+        self.index: int | None = None if mark is None else mark.index
+        """Place of the problem in the text, counted in characters from 0; None if unknown."""
+
+
 def refuse_unsafe(text: str, depth_limit: int, *, keys_may_repeat: bool = False) -> None:
-    """Raise ValueError for text that cannot be loaded safely, or of which a part would be lost silently.
+    """Raise UnsafeTextError for text that cannot be loaded safely, or of which a part would be lost silently.
 
     It refuses nesting deeper than the limit, because the loader recurses in C; aliases that expand to millions of
-    values; and duplicate keys in a mapping, unless keys may repeat.
+    values, or to a value that contains itself; and duplicate keys in a mapping, unless keys may repeat.
     """
     scan = _Scan(depth_limit, keys_may_repeat=keys_may_repeat)
     for event in yaml.parse(text, Loader=_Loader):
         try:
             scan.take(event)
         except ValueError as error:
-            line = "" if event.start_mark is None else f"line {event.start_mark.line + 1}: "
-            raise ValueError(f"{line}{error}") from None
+            raise UnsafeTextError(str(error), event) from None
 
 
 @dataclass(slots=True)
@@ -60,26 +68,29 @@ class _Scan:
         self._keys_may_repeat = keys_may_repeat
         self._open: list[_Open] = []
         self._parts_of: dict[str | None, int] = {}
-        """Number of values that an anchor expands to."""
+        """Number of values that an anchor expands to; 0 before its end."""
         self._aliased = 0
 
     def take(self, event: yaml.Event) -> None:
         """Read the next event; raises ValueError."""
         if isinstance(event, yaml.ScalarEvent):
+            self._parts_of[event.anchor] = 1
             if self._open:
                 self._scalar(event, self._open[-1])
         elif isinstance(event, yaml.CollectionStartEvent):
+            self._parts_of[event.anchor] = 0
             is_mapping = isinstance(event, yaml.MappingStartEvent)
             self._open.append(_Open(event.anchor, is_mapping, set() if is_mapping else None))
             if len(self._open) > self._depth_limit:
                 raise ValueError(f"nested more than {self._depth_limit} deep")
         elif isinstance(event, yaml.CollectionEndEvent):
             closed = self._open.pop()
-            if closed.anchor is not None:
-                self._parts_of[closed.anchor] = closed.parts
+            self._parts_of[closed.anchor] = closed.parts
             self._add(closed.parts)
         elif isinstance(event, yaml.AliasEvent):
             parts = self._parts_of.get(event.anchor, 1)
+            if not parts:
+                raise ValueError(f"alias {event.anchor!r} is inside its own anchor")
             self._aliased += parts
             if self._aliased > _MOST_ALIASED:
                 raise ValueError(f"its aliases expand to more than {_MOST_ALIASED} values: write fewer")
@@ -127,7 +138,7 @@ def read_rows(text: str, *, form: str, key: str = "", beside: BesideList | None 
     try:
         refuse_unsafe(text, _DEPTH_LIMIT)
         root, data = _loaded(text)
-    except (yaml.YAMLError, RecursionError) as error:
+    except yaml.YAMLError as error:
         raise ValueError(f"neither YAML nor JSON: {' '.join(str(error).split())}") from error
     if root is None:
         raise ValueError(f"it is empty: {form}")

@@ -17,6 +17,7 @@ DOUBLED = "a: &a0 [x]\n" + "".join(f"b{i}: &a{i + 1} [*a{i}, *a{i}]\n" for i in 
         ("- {x: 1}\n- {x: 1, y: {x: 2}, x: 3}\n", "line 2: key 'x' is repeated"),
         ("a: {b: {c: 1}, d: [1, {e: 2}]}\nf: 1\na: 2\n", "line 3: key 'a' is repeated"),
         (DOUBLED, r"line \d+: its aliases expand to more than 1000000 values: write fewer"),
+        ("a: 1\nb: &b {c: [*b]}\n", "line 2: alias 'b' is inside its own anchor"),
     ],
 )
 def test_unsafe_text_is_refused_with_its_line(text, problem):

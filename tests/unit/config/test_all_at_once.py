@@ -125,8 +125,8 @@ schedulingProfiles: [{name: p}, {name: q, plugins: [{pluginRef: x}]}]
         ("schedulingProfiles: [{name: a}, {}]", ["schedulingProfiles[1].name"]),
         # a mistake in one profile hides none in the next
         (TAKEN, [*["schedulingProfiles"] * 3, "schedulingProfiles[1].plugins[0].pluginRef"]),
-        # lists under a key that stands twice are joined
-        (TWICE, ["", "plugins[1].type"]),
+        # the last of two lists under one key is judged
+        (TWICE, ["", "plugins[0].type"]),
     ],
 )  # fmt: skip
 def test_no_mistake_is_told_for_another(text, paths):

@@ -124,7 +124,7 @@ def test_bad_entry_is_refused_with_place_field_and_remedy(entries, problem):
         ("endpoints: [2024-13-45]", r"endpoints\[0\] .line 1.: not a mapping"),
         ("[" * 100_000, "line 1: nested more than 16 deep"),
         ("- " * 100_000, "line 1: nested more than 16 deep"),
-        ("endpoints: &a [*a]", r"endpoints\[0\] .line 1.: not a mapping"),
+        ("endpoints: &a [*a]", "line 1: alias 'a' is inside its own anchor"),
     ],
 )
 def test_file_that_is_no_list_of_endpoints_is_refused(text, problem):
