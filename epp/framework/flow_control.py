@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Roles of flow control: saturation, usage limits, ordering, fairness, eviction; a heap with changeable keys."""
+"""Roles of flow control: saturation, usage limits, ordering, fairness, eviction; entries sorted by changeable keys."""
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from math import inf, isnan
 from typing import Any, Generic, NamedTuple
@@ -24,84 +25,42 @@ N = TypeVar("N", int, str, default=int)
 class Heap(Generic[T, K, N]):
     """Entries by key, the least first; equal keys are ordered by name, which is unique.
 
-    Each change takes logarithmic time. Entries are removed immediately, not marked as removed.
+    A change takes the time of a binary search, and of a move of the later entries of a list by one place.
     """
 
-    __slots__ = ("_entries", "_places")
+    __slots__ = ("_entries", "_keys")
 
     def __init__(self) -> None:
         self._entries: list[tuple[K, N, T]] = []
-        """Binary heap: an entry precedes those at `2 * index + 1` and `2 * index + 2`."""
-        self._places: dict[N, int] = {}
-        """Index of each entry, by name."""
+        """Sorted."""
+        self._keys: dict[N, K] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __contains__(self, name: N) -> bool:
-        return name in self._places
+        return name in self._keys
 
     def __iter__(self) -> Iterator[T]:
         return (each[2] for each in self._entries)
 
     def push(self, key: K, name: N, entry: T) -> None:
         """Add an entry, or replace the one of this name."""
-        place, pushed = self._places.get(name), (key, name, entry)
-        if place is None:
-            self._entries.append(pushed)
-            self._up(len(self._entries) - 1, pushed)
-        else:
-            self._put(place, pushed)
+        self.discard(name)
+        self._keys[name] = key
+        insort(self._entries, (key, name, entry))
 
     def discard(self, name: N) -> None:
         """Remove the entry of this name, if it exists."""
-        place = self._places.pop(name, None)
-        if place is None:
-            return
-        last = self._entries.pop()
-        if place < len(self._entries):
-            self._put(place, last)
+        if name in self._keys:
+            del self._entries[bisect_left(self._entries, (self._keys.pop(name), name))]
 
     def first(self) -> tuple[K, T] | None:
-        """Return the first entry with its key; None if the heap is empty."""
+        """Return the first entry with its key; None if there are none."""
         if not self._entries:
             return None
         key, _, entry = self._entries[0]
         return key, entry
-
-    def _put(self, place: int, entry: tuple[K, N, T]) -> None:
-        if place and entry < self._entries[(place - 1) >> 1]:
-            self._up(place, entry)
-        else:
-            self._down(place, entry)
-
-    def _up(self, place: int, entry: tuple[K, N, T]) -> None:
-        entries, places = self._entries, self._places
-        while place:
-            above = entries[(place - 1) >> 1]
-            if above < entry:
-                break
-            entries[place] = above
-            places[above[1]] = place
-            place = (place - 1) >> 1
-        entries[place] = entry
-        places[entry[1]] = place
-
-    def _down(self, place: int, entry: tuple[K, N, T]) -> None:
-        entries, places = self._entries, self._places
-        count = len(entries)
-        while (child := 2 * place + 1) < count:
-            below = entries[child]
-            if child + 1 < count and entries[child + 1] < below:
-                child += 1
-                below = entries[child]
-            if entry < below:
-                break
-            entries[place] = below
-            places[below[1]] = place
-            place = child
-        entries[place] = entry
-        places[entry[1]] = place
 
 
 ROLE_LABEL = "llm-d.ai/role"
@@ -309,18 +268,13 @@ class HeadOrder(FlowOrder):
     """Order of flows by the key of their first request, then by its arrival."""
 
     def __init__(self) -> None:
-        self._heads: Heap[str] = Heap()
-        self._numbers: dict[str, int] = {}
+        self._heads: Heap[str, tuple[float, ...], str] = Heap()
 
     def head(self, flow: str, key: float, queued: Queued) -> None:
-        self.empty(flow)
-        self._numbers[flow] = queued.number
-        self._heads.push(key, queued.number, flow)
+        self._heads.push((key, queued.number), flow, flow)
 
     def empty(self, flow: str) -> None:
-        number = self._numbers.pop(flow, None)
-        if number is not None:
-            self._heads.discard(number)
+        self._heads.discard(flow)
 
     def first(self) -> str:
         found = self._heads.first()

@@ -18,10 +18,9 @@ class ThrottledFlows:
     """Flows that are not dispatched, since the quota of their tenant is used up, and the times when they resume."""
 
     def __init__(self) -> None:
-        self._blocked: dict[str, tuple[int, Blocked]] = {}
-        self._ends: Heap[str] = Heap()
+        self._blocked: dict[str, Blocked] = {}
+        self._ends: Heap[str, float, str] = Heap()
         """Flows that resume at a known time."""
-        self._numbers = 0
 
     def __len__(self) -> int:
         return len(self._blocked)
@@ -36,21 +35,16 @@ class ThrottledFlows:
         return inf if first is None else first[0]
 
     def why(self, flow: str) -> Blocked | None:
-        found = self._blocked.get(flow)
-        return None if found is None else found[1]
+        return self._blocked.get(flow)
 
     def add(self, flow: str, blocked: Blocked) -> None:
-        self._numbers += 1
-        self._blocked[flow] = self._numbers, blocked
+        self._blocked[flow] = blocked
         if blocked.until is not None:
-            self._ends.push(blocked.until, self._numbers, flow)
+            self._ends.push(blocked.until, flow, flow)
 
     def discard(self, flow: str) -> bool:
-        found = self._blocked.pop(flow, None)
-        if found is None:
-            return False
-        self._ends.discard(found[0])
-        return True
+        self._ends.discard(flow)
+        return self._blocked.pop(flow, None) is not None
 
     def some(self, most: int) -> list[str]:
         """Return at most `most` flows, in rotation."""
