@@ -62,12 +62,15 @@ class Assembly:
 
 
 def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObserver | None = None) -> Assembly:
-    """Build all plugins of a configuration; raises InvalidConfigError with the problems of all plugins and profiles."""
+    """Build all plugins of a configuration, and connect them.
+
+    Raises InvalidConfigError with all problems of structure, types and parameters; if there are none, with all problems
+    of references, profiles and the data layer.
+    """
     instances = Instances(loaded, builder)
     for index, spec in loaded.readable_plugins.items() if loaded.problems else enumerate(loaded.model.plugins):
         instances.declare(spec, index)
-    if loaded.problems:  # references are judged when all parts are readable
-        instances.raise_problems()
+    instances.raise_problems()  # from here on, each declared plugin exists
     instances.connect()
     built = build_profiles(loaded.model, instances)
     profiles, shadows = divide_profiles(built, instances)

@@ -44,7 +44,7 @@ class Instances:
         self._paths: dict[str, Path] = {}
         self._given: dict[str, frozenset[str]] = {}
         self.inactive: dict[str, str] = {}
-        """Types of declared instances that could not be built or have no effect, by name."""
+        """Types of declared instances that have no effect, by name."""
         self.implied: dict[str, str] = {}
         """Reason for each instance that the file does not declare."""
         self.problems: list[Problem] = list(loaded.problems)
@@ -84,14 +84,13 @@ class Instances:
     def declare(self, spec: PluginSpec, index: int) -> None:
         path: Path = ("plugins", index)
         name = spec.instance_name
-        if name in self.by_name or name in self.inactive:
+        if name in self._paths:
             self.fail(f"two plugins are named {name!r}", *path, remedy="give one of them another name")
             return
+        self._paths[name] = path
         if not self._is_buildable(spec, path):
             return
-        self._paths[name] = path
         self._given[name] = frozenset(spec.parameters or {})
-        self.inactive[name] = spec.type
         try:
             cls = self._registry.find(spec.type)
         except UnknownTypeError as error:
@@ -101,7 +100,6 @@ class Instances:
             self.fail(f"plugin {name!r}: {error.problem}", *path, remedy=error.remedy)
             return
         if self._build(cls, name, spec.parameters or {}, path):
-            del self.inactive[name]
             plugin = self.by_name[name]
             if plugin.stability is Stability.DEPRECATED:
                 self.warn(f"{_called(name, plugin.plugin_type)} is deprecated", *path)
@@ -156,43 +154,22 @@ class Instances:
     def of(self, role: type[Role]) -> tuple[Role, ...]:
         return tuple(plugin for plugin in self if isinstance(plugin, role))
 
-    def may_lack(self, role: type[Role]) -> bool:
-        """Whether a plugin that could not be built may have that role."""
-        for kind in self.inactive.values():
-            try:
-                if kind not in WITHOUT_TASK and kind not in NOT_YET and issubclass(self._registry.find(kind), role):
-                    return True
-            except ConfigurationError:
-                return True
-        return False
-
-    def class_of(self, name: str) -> type[Plugin[Any]] | None:
-        """Return the class of a declared plugin, built or not; None if unknown."""
-        plugin = self.by_name.get(name)
-        if plugin is not None:
-            return type(plugin)
-        try:
-            return self._registry.find(self.inactive.get(name, ""))
-        except ConfigurationError:
-            return None
-
     def resolve(self, ref: PluginRef, role: type[Role], *path: str | int) -> Role | None:
         """Return the plugin of a reference; if there is none with that role, record a problem and return None."""
         return self.resolve_name(ref.plugin_ref, role, *path, "pluginRef")
 
     def resolve_name(self, name: str, role: type[Role], *path: str | int) -> Role | None:
         """Like `resolve`, for a plain name."""
-        plugin, cls = self.by_name.get(name), self.class_of(name)
-        kind = self.inactive.get(name)
-        if cls is not None and not issubclass(cls, role):
-            self.fail(f"plugin {name!r} (type {kind or cls.plugin_type}) does not implement {role.__name__}", *path)
-        elif isinstance(plugin, role):
+        plugin = self.by_name.get(name)
+        if isinstance(plugin, role):
             return plugin
-        elif kind is None:
-            declared = [one for one in self.by_name if one not in self.implied]
-            self._fail_unknown(name, (*declared, *self.inactive), *path)
-        elif kind in WITHOUT_TASK:
+        if plugin is not None:
+            self.fail(f"plugin {name!r} (type {plugin.plugin_type}) does not implement {role.__name__}", *path)
+        elif name in self.inactive:
+            kind = self.inactive[name]
             self.fail(f"plugin type {kind!r} is known but not supported yet: it cannot be used here", *path)
+        else:
+            self._fail_unknown(name, [one for one in self.by_name if one not in self.implied], *path)
         return None
 
     def _fail_unknown(self, name: str, known: Collection[str], *path: str | int) -> None:
@@ -229,8 +206,8 @@ class Instances:
         kind, name = spec.type, spec.instance_name
         if kind in self._registry.types or ":" in kind:
             return True
-        self.inactive[name] = kind
         if kind in WITHOUT_TASK:
+            self.inactive[name] = kind
             self.warn(f"{_called(name, kind)} has no effect: {WITHOUT_TASK[kind]}", *path)
         elif kind in NOT_YET:
             self.fail(f"plugin type {kind!r} is known but not supported yet", *path, "type")

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from epp.config.instances import Instances
-from epp.config.model import WITHOUT_TASK, DataLayer, EndpointPickerConfig, SchedulingProfile, WeightedRef
+from epp.config.model import DataLayer, EndpointPickerConfig, SchedulingProfile, WeightedRef
 from epp.framework import roles
 from epp.framework.errors import ConfigurationError
 from epp.framework.messages import hint_at
@@ -38,19 +38,12 @@ def build_profiles(config: EndpointPickerConfig, instances: Instances) -> dict[s
     return profiles
 
 
-def choose_profile_picker(profiles: Collection[str], instances: Instances) -> ProfilePicker[Any] | None:
-    """Return the declared profile picker, or the default one for a single profile; raises ConfigurationError.
-
-    None if the declared one, or the plugin that names shadow profiles, could not be built.
-    """
+def choose_profile_picker(profiles: Collection[str], instances: Instances) -> ProfilePicker[Any]:
+    """Return the declared profile picker, or the default one for a single profile; raises ConfigurationError."""
     declared = instances.of(ProfilePicker)
-    if not declared and instances.may_lack(ProfilePicker):
-        return None
     if len(declared) > 1:
         both = f"{declared[0].name!r} and {declared[1].name!r}"
         raise ConfigurationError(f"two profile pickers, {both}", remedy="keep one")
-    if instances.may_lack(Shadowing):
-        return None
     if not declared and len(profiles) > 1:
         remedy = "add a profile picker to plugins, such as disagg-profile-handler, or keep one profile"
         raise ConfigurationError(f"{len(profiles)} profiles and no profile picker to choose among them", remedy=remedy)
@@ -66,7 +59,7 @@ def choose_profile_picker(profiles: Collection[str], instances: Instances) -> Pr
 def choose_aggregator(handler: ProfilePicker[Any] | None, instances: Instances) -> Aggregator[Any] | None:
     """Return the declared aggregator, or the profile picker if it is one, or the default one.
 
-    None if a plugin that could not be built may be one; raises ConfigurationError.
+    None if there is no profile picker; raises ConfigurationError.
     """
     declared = [plugin for plugin in instances.of(Aggregator) if not isinstance(plugin, ProfilePicker)]
     if len(declared) > 1:
@@ -76,8 +69,6 @@ def choose_aggregator(handler: ProfilePicker[Any] | None, instances: Instances) 
         return declared[0]
     if handler is None or isinstance(handler, Aggregator):
         return handler
-    if instances.may_lack(Aggregator):
-        return None
     return instances.ensure(DEFAULT_AGGREGATOR, Aggregator, f"{handler.name} is not an aggregator")
 
 
@@ -97,19 +88,20 @@ class _ProfileBuilder:
         self._filters: list[ProfileFilter] = []
         self._scorers: list[WeightedScorer] = []
         self._pickers: list[Picker[Any]] = []
-        self._picker_names: list[str] = []
 
     def build(self) -> Profile | None:
         for index, ref in enumerate(self._spec.plugins):
             path = ("schedulingProfiles", self._index, "plugins", index)
-            kind = self._instances.inactive.get(ref.plugin_ref, "")
-            if kind in WITHOUT_TASK:
+            if (kind := self._instances.inactive.get(ref.plugin_ref)) is not None:
                 self._warn_without_role(ref, kind, *path)
                 continue
             plugin = self._instances.resolve(ref, Plugin, *path)
-            cls = self._instances.class_of(ref.plugin_ref)
-            if cls is not None and self._fits(cls, ref, *path) and plugin is not None:
-                self._add(plugin, ref, *path)
+            if isinstance(plugin, (Filter, Scorer, Picker)):
+                if self._fits(plugin, ref, *path):
+                    self._add(plugin, ref, *path)
+            elif plugin is not None and not isinstance(plugin, Producer):
+                # no warning for a producer: llm-d's charts name them, and they run in any case
+                self._warn_without_role(ref, plugin.plugin_type, *path)
         if (picker := self._instances.attempt(self._picker, "schedulingProfiles")) is None:
             return None
         causes = self._spec.fail_open
@@ -124,33 +116,30 @@ class _ProfileBuilder:
             constraint_status=self._spec.constraint_status,
         )
 
-    def _fits(self, cls: type[Plugin[Any]], ref: WeightedRef, *path: str | int) -> bool:
-        """Whether a plugin of this class fits the reference; records the problems."""
+    def _fits(self, plugin: Plugin[Any], ref: WeightedRef, *path: str | int) -> bool:
+        """Whether a plugin fits the reference; records the problems."""
         fail, before = self._instances.fail, len(self._instances.problems)
-        if not issubclass(cls, (Filter, Scorer, Picker)):
-            self._warn_without_role(ref, cls.plugin_type, *path)
-            return False
-        if ref.weight is not None and not issubclass(cls, Scorer):
+        if ref.weight is not None and not isinstance(plugin, Scorer):
             self._instances.warn(f"has no effect: {ref.plugin_ref!r} is not a scorer", *path, "weight")
         elif ref.weight is not None and ref.weight < 0:
-            signed = "weight" in cls.parameters_type.__struct_fields__
+            signed = "weight" in plugin.parameters.__struct_fields__
             remedy = f"write weight: {ref.weight:g} among the parameters of the plugin" if signed else ""
             problem = f"weight {ref.weight:g} is negative, but scorers rate the better endpoints higher"
             fail(problem, *path, "weight", remedy=remedy)
         if ref.on_stale is not None and ref.stale_after is None and self._layer.stale_after is None:
             fail("needs an age", *path, "onStale", remedy="set staleAfter here, or in dataLayer")
-        if _rule(ref.on_stale) is OnStale.DROP and not issubclass(cls, Filter):
+        if _rule(ref.on_stale) is OnStale.DROP and not isinstance(plugin, Filter):
             remedy = "use Neutral here, or Drop for a filter or in dataLayer"
             fail(f"{ref.plugin_ref!r} drops no endpoints", *path, "onStale", remedy=remedy)
-        if issubclass(cls, Picker):
+        if isinstance(plugin, Picker):
             if ref.stale_after is not None:
                 self._instances.warn(f"has no effect: {ref.plugin_ref!r} is a picker", *path, "staleAfter")
             if ref.on_error == "Skip":
                 fail(f"{ref.plugin_ref!r} is the picker: without it nothing is picked", *path, "onError")
-            if self._picker_names:
-                both = f"{self._picker_names[0]!r} and {ref.plugin_ref!r}"
+            if self._pickers:
+                both = f"{self._pickers[0].name!r} and {ref.plugin_ref!r}"
                 fail(f"two pickers, {both}", *path, remedy="keep one")
-            self._picker_names.append(ref.plugin_ref)
+            self._pickers.append(plugin)
         return len(self._instances.problems) == before
 
     def _add(self, plugin: Plugin[Any], ref: WeightedRef, *path: str | int) -> None:
@@ -163,8 +152,6 @@ class _ProfileBuilder:
                 self._scorers.append(WeightedScorer.of(plugin, weight, policy, staleness))
             except ValueError as error:
                 self._instances.fail(str(error), *path, "weight")
-        if isinstance(plugin, Picker):
-            self._pickers.append(plugin)
 
     def _staleness(self, ref: WeightedRef) -> Staleness | None:
         """Return the view of stale endpoints for a plugin; None if dataLayer drops them."""
@@ -175,9 +162,6 @@ class _ProfileBuilder:
         return Staleness(after, own or (general if ref.stale_after is None else OnStale.NEUTRAL))
 
     def _warn_without_role(self, ref: WeightedRef, kind: str, *path: str | int) -> None:
-        """Warn about a plugin without a role in profiles; llm-d's charts name producers, which run in any case."""
-        if issubclass(self._instances.class_of(ref.plugin_ref) or Plugin, Producer):
-            return
         problem = "is not a filter, scorer or picker: it has no effect in a profile"
         self._instances.warn(f"plugin {ref.plugin_ref!r} (type {kind}) {problem}", *path)
 

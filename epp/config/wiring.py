@@ -37,15 +37,12 @@ def add_missing_producers(instances: Instances) -> None:
             if (isinstance(datum, DataKey) or datum.default_producer or _declared_producer(datum))
             and datum not in written
             and (plugin.name, datum) not in reported
-            and getattr(datum, "producer", "") not in instances.inactive
         ]
         if not missing:
             return
         reader, datum = missing[0]
         reported.add((reader.name, datum))
         problem = _cannot_be_added(datum)
-        if problem and instances.may_lack(Plugin):
-            continue  # a plugin that could not be built may write it
         if problem:
             instances.fail(f"plugin {reader.name!r} reads {datum.name!r}{problem}", *instances.path_of(reader))
         else:
@@ -123,21 +120,18 @@ def build_data_layer(loaded: LoadedConfig, instances: Instances) -> DataLayer:
     for index, spec in enumerate(layer.sources):
         path = ("dataLayer", "sources", index)
         source = instances.resolve(spec, Plugin, *path)
-        cls = instances.class_of(spec.plugin_ref)
-        if cls is not None and issubclass(cls, ObjectNotifications):
-            readers = _extractors(ObjectReader, spec, path, instances)
-            if isinstance(source, ObjectNotifications):
-                _connect(source.kind, readers, instances, found)
+        if isinstance(source, ObjectNotifications):
+            _connect(source.kind, _extractors(ObjectReader, spec, path, instances), instances, found)
             if not spec.extractors:
                 instances.warn("has no effect without extractors, which receive the objects", *path)
-        elif cls is not None and issubclass(cls, datalayer.EndpointNotifications):
+        elif isinstance(source, datalayer.EndpointNotifications):
             _extractors(Tagger, spec, path, instances)
         else:
             extractors = tuple(_extractors(Extractor, spec, path, instances).values())
             if isinstance(source, DataSource):
                 found.feeds += (Feed(source, extractors),)
-            elif cls is not None and not issubclass(cls, (DataSource, Producer)):
-                problem = f"plugin {spec.plugin_ref!r} (type {cls.plugin_type}) does not implement DataSource"
+            elif source is not None and not isinstance(source, Producer):
+                problem = f"plugin {source.name!r} (type {source.plugin_type}) does not implement DataSource"
                 instances.fail(problem, *path, "pluginRef")
     scraped = any(feed.source.plugin_type in _METRICS_SOURCES for feed in found.feeds)
     if layer.inject_defaults and not scraped:
@@ -206,8 +200,8 @@ def _extractors(role: type[R], spec: Source, path: Path, instances: Instances) -
     found: dict[Path, R] = {}
     for position, ref in enumerate(spec.extractors):
         place = (*path, "extractors", position)
-        cls = instances.class_of(ref.plugin_ref) or Plugin
-        if role is Tagger and issubclass(cls, (Producer, PreRequest)) and not issubclass(cls, Tagger):
+        named = instances.by_name.get(ref.plugin_ref)
+        if role is Tagger and isinstance(named, (Producer, PreRequest)) and not isinstance(named, Tagger):
             instances.warn(f"has no effect: plugin {ref.plugin_ref!r} is notified of endpoints in any case", *place)
         elif (extractor := instances.resolve(ref, role, *place)) is not None:
             if any(type(other) is type(extractor) for other in found.values()):

@@ -108,7 +108,7 @@ def read_struct(cls: type[S], data: Mapping[str, object]) -> S:
 def mistakes_in(annotation: Any, data: object, hook: Hook | None = None) -> tuple[ParameterError, ...]:
     """Return all mistakes in the order of the data: invalid keys, types and limits, at any depth.
 
-    Mistakes found by `__post_init__` of a struct follow, unless another mistake may have caused them.
+    The mistake that `__post_init__` of a struct finds is reported only if all its fields are right.
     """
     return tuple(_Finder(hook).of(annotation, data, (), required=True))
 
@@ -141,7 +141,9 @@ class _Finder:
         inner = _member(annotation, value)
         found: Iterable[ParameterError] = ()
         if isinstance(inner, type) and issubclass(inner, msgspec.Struct) and isinstance(value, Mapping):
-            found = self._of_struct(inner, value, path)
+            found = list(self._of_fields(inner, value, path))
+            if not found:  # the mistake is one that `__post_init__` finds
+                found = [ParameterError(message, (*path, *named_at_the_start(message, value)))]
         elif get_origin(inner) in {dict, Mapping} and isinstance(value, Mapping):
             found = self._of_mapping(inner, value, path)
         elif get_origin(inner) in {list, tuple, frozenset, set, Sequence} and isinstance(value, list):
@@ -149,11 +151,9 @@ class _Finder:
         mistakes = list(found)
         yield from mistakes or [_misfit(annotation, value, path, message, required=required)]
 
-    def _of_struct(self, cls: type[msgspec.Struct], data: Mapping[Any, object], path: Path) -> Iterator[ParameterError]:
+    def _of_fields(self, cls: type[msgspec.Struct], data: Mapping[Any, object], path: Path) -> Iterator[ParameterError]:
         fields = {field.encode_name: field for field in msgspec.structs.fields(cls)}
-        meant: dict[str, str] = {}
-        usable: dict[str, object] = {}
-        faulty: set[str] = set()
+        meant: set[str] = set()
         for key, value in data.items():
             if not isinstance(key, str):
                 yield _bad_key(key, path)
@@ -163,47 +163,15 @@ class _Finder:
                 absent = [name for name in fields if name not in data and name not in meant]
                 near = nearest(key, absent)
                 yield ParameterError("unknown key", (*path, key), remedy=hint_at(key, absent if near else fields))
-                if near is None:
-                    continue
-                meant[near] = key
-                field = None if value is None else fields[near]
-            if field is None:
-                continue
-            mistakes = list(self.of(field.type, value, (*path, *key.split(".")), required=field.required))
-            yield from mistakes
-            if mistakes:
-                faulty.add(field.encode_name)
-            else:
-                usable[field.encode_name] = value
-        missing = [name for name, field in fields.items() if field.required and name not in data and name not in meant]
-        for name in missing:
-            yield ParameterError(f"{name} is missing", (*path, *name.split(".")), remedy="add it", finding="is missing")
-        if not missing and not any(fields[name].required for name in faulty):
-            yield from self._of_whole(cls, usable, faulty, {near: (*path, key) for near, key in meant.items()}, path)
-
-    def _of_whole(
-        self,
-        cls: type[msgspec.Struct],
-        usable: Mapping[str, object],
-        left_out: set[str],
-        renamed: Mapping[str, Path],
-        path: Path,
-    ) -> Iterator[ParameterError]:
-        """Yield mistakes found by `__post_init__`, unless omitted values may be the cause."""
-        data = dict(usable)
-        left_out = set(left_out)
-        while (message := self._refusal(cls, data)) is not None:
-            if not left_out.isdisjoint(re.findall(r"\w+", message)):
-                return
-            named = named_at_the_start(message, data)
-            if not named and left_out:
-                return
-            begin = renamed.get(str(named[0]), (*path, named[0])) if named else path
-            yield ParameterError(message, (*begin, *named[1:]))
-            if not named:
-                return
-            left_out.add(str(named[0]))
-            del data[str(named[0])]
+                if near is not None:
+                    meant.add(near)
+                    field = None if value is None else fields[near]
+            if field is not None:
+                yield from self.of(field.type, value, (*path, *key.split(".")), required=field.required)
+        for name, field in fields.items():
+            if field.required and name not in data and name not in meant:
+                place = (*path, *name.split("."))
+                yield ParameterError(f"{name} is missing", place, remedy="add it", finding="is missing")
 
     def _of_mapping(self, annotation: Any, value: Mapping[Any, object], path: Path) -> Iterator[ParameterError]:
         key_type, value_type = get_args(annotation)

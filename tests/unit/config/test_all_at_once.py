@@ -106,7 +106,8 @@ schedulingProfiles: [{name: p}, {name: q, plugins: [{pluginRef: x}]}]
 @pytest.mark.parametrize(
     ("text", "paths"),
     [
-        # a plugin that cannot be built is known by its name, wherever it is named
+        # references are judged once all plugins can be built
+        (profile("nobody") + "plugins: [{type: queue-scorer, parameters: {x: 1}}]", ["plugins[0].parameters.x"]),
         (profile("q") + "plugins: [{type: queue-scorer, name: q, parameters: {x: 1}}]", ["plugins[0].parameters.x"]),
         (f"{profile('q')}plugns: [{{type: queue-scorer, name: q}}, {{type: nope}}]", ["plugns"]),
         (f"{profile('q')}plugins: {{q: {{type: queue-scorer}}}}", ["plugins"]),

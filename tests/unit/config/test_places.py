@@ -167,18 +167,13 @@ requestHandler:
   parsers: [{pluginRef: queue-scorer}]
 plugins:
 - type: queue-scorer
-- type: queue-scorrer
 """) == [
-        (
-            "5:14: schedulingProfiles[0].plugins[0].pluginRef: no plugin is named 'nobody'; known are queue-scorer, "
-            "queue-scorrer"
-        ),
+        "5:14: schedulingProfiles[0].plugins[0].pluginRef: no plugin is named 'nobody'; known are queue-scorer",
         "6:16: featureGates[0]: feature gate 'flowcontrol' is not known; did you mean 'flowControl'?",
         (
             "8:14: requestHandler.parsers[0].pluginRef: plugin 'queue-scorer' (type queue-scorer) does not implement "
             "Parser"
         ),
-        "11:3: plugins[1].type: plugin type 'queue-scorrer' is not registered; did you mean 'queue-scorer'?",
     ]
 
 

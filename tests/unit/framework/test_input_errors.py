@@ -134,15 +134,15 @@ class Checked(Parameters, frozen=True):
 @pytest.mark.parametrize(
     ("data", "problems"),
     [
-        ({"first": "bad", "second": "bad", "least": 10}, ["first", "second", "least"]),
-        ({"first": "bad", "least": 10, "most": "20"}, ["most", "first"]),  # what is least depends on most
-        ({"least": 10, "either": 1, "other": 2}, ["least"]),  # which may be the reason for the others
+        ({"first": "bad", "second": "bad", "least": 10}, ["first"]),
+        ({"first": "bad", "least": 10, "most": "20"}, ["most"]),
+        ({"least": 10, "either": 1, "other": 2}, ["least"]),
         ({"either": 1, "other": 2}, [""]),
         ({"either": 1, "other": "2"}, ["other"]),
-        ({"frist": "bad"}, ["frist", "frist"]),
+        ({"frist": "bad"}, ["frist"]),
     ],
 )
-def test_checks_of_the_struct_itself_are_all_reported_unless_other_mistakes_may_cause_them(data, problems):
+def test_first_mistake_of_a_struct_as_a_whole_is_reported_only_if_its_fields_are_right(data, problems):
     found = mistakes_in(Checked, data)
     assert [".".join(map(str, mistake.path)) for mistake in found] == problems
 
