@@ -22,7 +22,7 @@ K = TypeVar("K", float, tuple[float, ...], default=float)
 N = TypeVar("N", int, str, default=int)
 
 
-class Heap(Generic[T, K, N]):
+class SortedEntries(Generic[T, K, N]):
     """Entries by key, the least first; equal keys are ordered by name, which is unique.
 
     A change takes the time of a binary search, and of a move of the later entries of a list by one place.
@@ -268,7 +268,7 @@ class HeadOrder(FlowOrder):
     """Order of flows by the key of their first request, then by its arrival."""
 
     def __init__(self) -> None:
-        self._heads: Heap[str, tuple[float, ...], str] = Heap()
+        self._heads: SortedEntries[str, tuple[float, ...], str] = SortedEntries()
 
     def head(self, flow: str, key: float, queued: Queued) -> None:
         self._heads.push((key, queued.number), flow, flow)

@@ -7,7 +7,7 @@ from itertools import islice
 from math import inf
 
 from epp.admission.flow_control.settings import BandSettings, QueuedRequest
-from epp.framework.flow_control import Heap
+from epp.framework.flow_control import SortedEntries
 from epp.framework.quotas import Blocked
 
 _MOST_VICTIMS = 32
@@ -19,7 +19,7 @@ class ThrottledFlows:
 
     def __init__(self) -> None:
         self._blocked: dict[str, Blocked] = {}
-        self._ends: Heap[str, float, str] = Heap()
+        self._ends: SortedEntries[str, float, str] = SortedEntries()
         """Flows that resume at a known time."""
 
     def __len__(self) -> int:
@@ -66,9 +66,9 @@ class Shares:
         self._flows: dict[str, OrderedDict[int, QueuedRequest]] = {}
         """Requests of each flow by number, oldest first."""
         self._size_bytes: dict[str, int] = {}
-        self._longest: Heap[str, tuple[float, ...], str] = Heap()
+        self._longest: SortedEntries[str, tuple[float, ...], str] = SortedEntries()
         """Flows by requests, then bytes, in descending order, so keys are negative."""
-        self._largest: Heap[str, tuple[float, ...], str] = Heap()
+        self._largest: SortedEntries[str, tuple[float, ...], str] = SortedEntries()
         """Flows by bytes, then requests, in descending order."""
 
     def add(self, queued: QueuedRequest) -> None:
@@ -133,7 +133,7 @@ class Shares:
             self._largest.discard(flow)
 
 
-def _first_of(flows: Heap[str, tuple[float, ...], str]) -> str:
+def _first_of(flows: SortedEntries[str, tuple[float, ...], str]) -> str:
     found = flows.first()
     return "" if found is None else found[1]
 
@@ -156,7 +156,7 @@ class Band:
         """All requests by number, oldest first."""
         self._set_aside: OrderedDict[int, QueuedRequest] = OrderedDict()
         """Requests that are set aside, the least recently tried first."""
-        self._flows: dict[str, Heap[QueuedRequest]] = {}
+        self._flows: dict[str, SortedEntries[QueuedRequest]] = {}
         """All other requests, by flow."""
         self.throttled = ThrottledFlows()
         """Flows that are not in the order of flows."""
@@ -283,7 +283,7 @@ class Band:
         name, ordering = queued.flow, self.settings.ordering
         flow = self._flows.get(name)
         if flow is None:
-            flow = self._flows[name] = Heap()
+            flow = self._flows[name] = SortedEntries()
         key = 0.0 if ordering.in_order_of_arrival else ordering.key(queued.queued)
         flow.push(key, queued.number, queued)
         first = flow.first()

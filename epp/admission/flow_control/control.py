@@ -15,7 +15,7 @@ from epp.framework.arrays import Mask
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
 from epp.framework.errors import RequestError
-from epp.framework.flow_control import Heap, Queued
+from epp.framework.flow_control import Queued, SortedEntries
 from epp.framework.quotas import Blocked
 from epp.framework.refusals import LATER_SECONDS, ShuttingDownError
 from epp.framework.request import Request
@@ -70,7 +70,7 @@ class FlowControl:
         self._has_endpoints = True
         self._changed_at = -inf
         """Time at which the pool last became empty or got endpoints; times to live restart at that time."""
-        self._targets: Heap[QueuedRequest] = Heap()
+        self._targets: SortedEntries[QueuedRequest] = SortedEntries()
         """Queued requests with a target for the first token, by the time at which it is due."""
         self._numbers = 0
         self.drain = DrainRate()

@@ -6,26 +6,26 @@ import sys
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from epp.framework.flow_control import Heap
+from epp.framework.flow_control import SortedEntries
 
 KEYS = st.sampled_from([0.0, 0.0, 1.0, 2.0, 3.0, 9.0])
 NAMES = st.integers(0, 40)
 
 
-class HeapMachine(RuleBasedStateMachine):
+class SortedEntriesMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.heap: Heap[str] = Heap()
+        self.entries: SortedEntries[str] = SortedEntries()
         self.model: dict[int, float] = {}
 
     @rule(key=KEYS, name=NAMES)
     def push(self, key, name):
-        self.heap.push(key, name, f"{name}@{key}")
+        self.entries.push(key, name, f"{name}@{key}")
         self.model[name] = key
 
     @rule(name=NAMES)
     def discard(self, name):
-        self.heap.discard(name)
+        self.entries.discard(name)
         self.model.pop(name, None)
 
     @precondition(lambda self: self.model)
@@ -40,19 +40,19 @@ class HeapMachine(RuleBasedStateMachine):
 
     @invariant()
     def first_is_the_least(self):
-        found = self.heap.first()
+        found = self.entries.first()
         assert (None if found is None else (found[0], found[1])) == (
             (self.least()[0][0], self.least()[1]) if self.model else None
         )
 
     @invariant()
     def entries_are_those_of_the_model(self):
-        assert len(self.heap) == len(self.model)
-        assert sorted(self.heap) == sorted(f"{name}@{key}" for name, key in self.model.items())
-        assert all(name in self.heap for name in self.model)
+        assert len(self.entries) == len(self.model)
+        assert sorted(self.entries) == sorted(f"{name}@{key}" for name, key in self.model.items())
+        assert all(name in self.entries for name in self.model)
 
 
-TestHeapMachine = HeapMachine.TestCase
+TestSortedEntries = SortedEntriesMachine.TestCase
 
 
 class Counted(float):
@@ -73,16 +73,16 @@ class Counted(float):
 
 def comparisons_of_each_change(names: range) -> int:
     """Return the most comparisons of a change, as entries of keys that grow go in this order, with looks between."""
-    heap: Heap[None] = Heap()
+    entries: SortedEntries[None] = SortedEntries()
     for name in range(len(names)):
-        heap.push(Counted(name), name, None)
+        entries.push(Counted(name), name, None)
     most = 0
     for name in names:
         Counted.compared = 0
-        heap.discard(name)
-        heap.first()
+        entries.discard(name)
+        entries.first()
         most = max(most, Counted.compared)
-    assert not len(heap)
+    assert not len(entries)
     return most
 
 
@@ -93,11 +93,11 @@ def test_change_among_5000_entries_makes_as_many_comparisons_as_a_binary_search(
 
 
 def test_nothing_is_left_of_what_is_taken_out():
-    heap: Heap[list[int]] = Heap()
+    entries: SortedEntries[list[int]] = SortedEntries()
     entry = [1]
     for number in range(3):
-        heap.push(float(number), number, entry)
+        entries.push(float(number), number, entry)
     held = sys.getrefcount(entry)
-    heap.discard(2)
-    heap.discard(0)
+    entries.discard(2)
+    entries.discard(0)
     assert sys.getrefcount(entry) == held - 2
