@@ -125,8 +125,8 @@ class AcceleratorTagger(
         """Objects in effect."""
         self._totals = ClassTotals()
         self._idle = IdleNodes()
-        self._nodes_of: dict[str, str] = {}
-        """Nodes by endpoint, of the endpoints of this cluster."""
+        self._nodes_of: dict[tuple[str, str], str] = {}
+        """Nodes of the endpoints of this cluster, by id and address: with a new pool, an id may get another address."""
         self._tables = Tables.first(self.parameters.gpu_catalogue, self.parameters.prices)
         self._builder = self._new_builder()
         self._idle_lock = Lock()
@@ -193,7 +193,7 @@ class AcceleratorTagger(
         """Return the tag; log each problem once for each version of the objects."""
         merged = self.merged(endpoint)
         if not endpoint.cluster or endpoint.cluster == self.parameters.cluster:
-            self._nodes_of[endpoint.id] = merged.tag.node
+            self._nodes_of[endpoint.id, endpoint.hostport] = merged.tag.node
         for problem in (*merged.conflicts, *merged.warnings):
             if problem not in self._endpoint_problems and len(self._endpoint_problems) < _MAX_WARNINGS:
                 self._endpoint_problems.add(problem)
@@ -201,7 +201,7 @@ class AcceleratorTagger(
         return self._report(endpoint, merged)
 
     def untag(self, endpoint: Endpoint) -> None:
-        self._nodes_of.pop(endpoint.id, None)
+        self._nodes_of.pop((endpoint.id, endpoint.hostport), None)
 
     def idle_nodes(self) -> Sequence[IdleNode]:
         """Return the nodes with accelerators and without an endpoint, the most expensive first; for any thread."""

@@ -67,6 +67,15 @@ def test_tf_21_devices_that_no_pod_requests_on_nodes_without_an_endpoint_cost_do
     assert [each.node for each in found.idle_nodes()] == ["idle", "serving", "training", "unpriced"]
 
 
+def test_node_of_an_endpoint_that_got_another_address_is_not_idle(tagger, node):
+    found = tagger(gpus(node, H100, "old"), gpus(node, H100, "new"))
+    before, after = Endpoint("vllm", "10.0.0.1", 8000, node="old"), Endpoint("vllm", "10.0.0.2", 8000, node="new")
+    found.tag(before)
+    found.tag(after)  # before the earlier endpoint has left, as when the pool is replaced
+    found.untag(before)
+    assert [each.node for each in found.idle_nodes()] == ["old"]
+
+
 async def test_tf_21_idle_nodes_follow_their_objects(tagger, node, pod, tmp_path):
     found = tagger(gpus(node, H100, "n1"), gpus(node, H100, "n2"))
     assert [each.free for each in found.idle_nodes()] == [8, 8]
