@@ -73,8 +73,8 @@ def slots_by_address(endpoints: Sequence[Endpoint | None]) -> Mapping[str, int]:
 class Outbox(Generic[E]):
     """Changes for other pickers as entries of one type, an array-like struct, and the reader of such entries.
 
-    Entries are kept once the outbox is open: a picker that is alone has nobody to send them to. At most 1 MiB waits,
-    for example while a store is unreachable; beyond it, the oldest entries are dropped.
+    Entries are kept only while the outbox is open, since a picker without peers sends nothing. At most 1 MiB waits, for
+    example while a store is unreachable; then the oldest entries are dropped.
     """
 
     def __init__(self, entry_type: type[E]) -> None:
@@ -84,7 +84,7 @@ class Outbox(Generic[E]):
         self._decode: Callable[[bytes], list[E]] = msgspec.msgpack.Decoder(list[entry_type]).decode  # type: ignore[valid-type]
 
     def add(self, entry: E) -> None:
-        """Add an entry; it has to fit into a payload."""
+        """Add an entry, which must fit into one payload."""
         if not self.is_open:
             return
         packed = _encode(entry)

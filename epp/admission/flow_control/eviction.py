@@ -172,7 +172,7 @@ class Evictions:
     ) -> int:
         """Evict requests at one of the candidates for a request of `priority`; return their number.
 
-        `endable` are the requests of lower priority, in order; those that have been evicted since are skipped.
+        `endable` has the requests of lower priority, in order; requests that were evicted since then are skipped.
         `ceiling` is the fullness from which a candidate has no room; if it is 0, evictions cannot make room.
         """
         if ceiling <= 0:

@@ -103,7 +103,7 @@ class Account:
     limits: Use = field(init=False)
     """Limits of the quota on all requests together."""
     in_flight: Use = NO_USE
-    """Sums of what the requests in flight are charged."""
+    """Sum of the charges of all requests in flight."""
     minute: MinuteUse = field(default_factory=MinuteUse)
     device_seconds: DayUse = field(default_factory=DayUse)
     dollars: DayUse = field(default_factory=DayUse)
@@ -182,7 +182,7 @@ class Account:
         self._by_priority.setdefault(reservation.priority, {})[reservation] = None
 
     def recharge(self, reservation: Reservation, charged: Use) -> None:
-        """Replace what a request in flight is charged."""
+        """Replace the charge of a request in flight."""
         self.in_flight = self.in_flight.plus(charged).minus(reservation.charged)
         reservation.charged = charged
 

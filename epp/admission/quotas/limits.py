@@ -244,10 +244,10 @@ _SLACK = 1e-9
 
 
 def enough(deficit: Use, found: Sequence[Reservation]) -> list[Reservation] | None:
-    """Return requests that free at least the deficit together, none of them superfluous; None if all do not suffice.
+    """Return requests whose release covers the deficit, none of them superfluous; None if all together do not cover it.
 
-    If one amount is lacking, there is no smaller set. Of requests that free equal shares of the deficit, the first ones
-    of `found` are chosen. The result is in the order of `found`.
+    If only one amount is lacking, the set is the smallest possible. Among requests that free equal shares, earlier
+    requests in `found` are preferred. The result has the order of `found`.
     """
     lacking = {part: amount * (1 - _SLACK) for part, amount in enumerate(deficit) if amount > 0}
 

@@ -79,7 +79,7 @@ class Object(Part, frozen=True, kw_only=True):
     issues: tuple[str, ...] = msgspec.field(default=(), name=" issues")
     """Field, value and remedy of each impossible value; the object is used without it."""
     invalid: str = msgspec.field(default="", name=" invalid")
-    """Field, value and remedy of the invalid values because of which this version replaces no sound one."""
+    """Field, value and remedy of each invalid value; such a version does not replace a valid one."""
 
     @property
     def name(self) -> str:
@@ -97,9 +97,9 @@ class Object(Part, frozen=True, kw_only=True):
         return ()
 
     def replaces(self, earlier: "Object | None") -> bool:
-        """Return whether this version takes effect: an invalid one does not replace a sound one of the same object.
+        """Return whether this version takes effect: an invalid version does not replace a valid version of the same object.
 
-        An object that was deleted and created again is another one, with another uid.
+        An object that was deleted and created again has another uid, and is another object.
         """
         if not self.invalid or earlier is None or earlier.invalid:
             return True
@@ -143,9 +143,9 @@ def convert(data: object, cls: type[T], place: str = "") -> T:
 
 
 def valid(annotation: Any, value: object, place: str, faults: list[str]) -> Any:
-    """Return a value that `convert` left as it is as that type, or None for one that does not fit.
+    """Convert a value to a type; for a value that does not fit, add place, value and remedy to `faults`, and return None.
 
-    Its place, value and remedy are added to the faults, of which the first twenty are explained.
+    Only the first twenty faults are explained.
     """
     try:
         return msgspec.convert(value, annotation, dec_hook=_quantity)
@@ -158,7 +158,7 @@ def valid(annotation: Any, value: object, place: str, faults: list[str]) -> Any:
 
 
 def valid_entries(cls: type[T], values: Iterable[object], place: str, faults: list[str]) -> tuple[T, ...]:
-    """Return the entries of a list as that type, without those that do not fit; `faults` says which and why."""
+    """Convert the entries of a list to a type; entries that do not fit are left out, and added to `faults`."""
     found = (valid(cls, value, f"{place}[{index}]", faults) for index, value in enumerate(values))
     return tuple(each for each in found if each is not None)
 

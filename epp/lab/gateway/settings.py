@@ -207,7 +207,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     @property
     def processing_mode(self) -> dict[str, str]:
-        """Envoy's ProcessingMode: what the picker is sent."""
+        """Envoy's ProcessingMode: which messages the picker receives."""
         if self.body_mode is not None:
             bodies = _BODY_MODES[self.body_mode]
         elif self.failure_mode is FailureMode.FAIL_OPEN:

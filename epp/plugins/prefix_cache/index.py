@@ -138,7 +138,7 @@ class PrefixIndex:
     def record(self, slot: int, hashes: "array[int]", limit: int) -> None:
         """Record the chain as the slot's most recently used, then evict down to `limit` blocks.
 
-        Of a longer chain, only the first 16,384 blocks are recorded.
+        Only the first 16,384 blocks of a longer chain are recorded.
         The head of the chain counts as more recent than its tail: like an engine, the index loses tails first. If the
         limit was lowered by much, later records complete the eviction.
         """
