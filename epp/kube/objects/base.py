@@ -97,7 +97,7 @@ class Object(Part, frozen=True, kw_only=True):
         return ()
 
     def replaces(self, earlier: "Object | None") -> bool:
-        """Return whether this version takes effect: an invalid version does not replace a valid version of the same object.
+        """Return whether this version takes effect: an invalid version does not replace a valid one of the same object.
 
         An object that was deleted and created again has another uid, and is another object.
         """
@@ -143,7 +143,7 @@ def convert(data: object, cls: type[T], place: str = "") -> T:
 
 
 def valid(annotation: Any, value: object, place: str, faults: list[str]) -> Any:
-    """Convert a value to a type; for a value that does not fit, add place, value and remedy to `faults`, and return None.
+    """Convert a value to a type; return None if it does not fit, with place, value and remedy added to `faults`.
 
     Only the first twenty faults are explained.
     """
