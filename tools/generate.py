@@ -33,7 +33,7 @@ from epp.framework.registry import Registry
 from epp.lab.gateway.local import discovery_response
 from epp.lab.gateway.settings import Bodies, FailureMode
 from epp.pool.discovery import StaticDiscovery
-from epp.sharing.health import Processes
+from epp.sharing.healthz import Processes
 from epp.sharing.metrics import show_processes
 from epp.sharing.settings import SharingSettings
 from epp.telemetry.plugin_metrics import family_of

@@ -35,7 +35,7 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError, RequestError
 from epp.framework.headers import METHOD, OBJECTIVE, PATHS
 from epp.framework.limits import NonNegative, Share
-from epp.framework.messages import hint_at, listed, quoted
+from epp.framework.messages import listed, quoted
 from epp.framework.plugin import Parameters
 from epp.framework.records import Records
 from epp.framework.request import Headers
@@ -53,6 +53,7 @@ from epp.framework.snapshot import (
     Column,
     Snapshot,
 )
+from epp.framework.suggestions import hint_at
 from epp.routing.datastore.store import available_of
 from epp.routing.director import Simulated, Simulation
 from epp.routing.director.incoming_request import DEFAULT_PATH

@@ -26,8 +26,8 @@ from epp.runtime.followed_files import RELOADS
 from epp.sharing.channel import Channel, Handler
 from epp.sharing.connections import ConnectionReceiver, Connections
 from epp.sharing.exchange import Exchange
-from epp.sharing.health import Processes as Counts
-from epp.sharing.health import WorkersHealth, ask
+from epp.sharing.healthz import Processes as Counts
+from epp.sharing.healthz import WorkersHealth, ask
 from epp.sharing.link import ConfigInEffect, Link
 from epp.sharing.local import Publisher, Reader, Relay
 from epp.sharing.metrics import MergedMetrics, show_processes

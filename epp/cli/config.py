@@ -10,8 +10,8 @@ from epp.cli.running import exit_on
 from epp.config.load import sample_texts, summary
 from epp.config.model import config_schema as json_schema
 from epp.framework.errors import ConfigurationError
-from epp.framework.messages import hint_at
 from epp.framework.registry import Registry
+from epp.framework.suggestions import hint_at
 
 
 def config_list(_: ConfigList) -> None:

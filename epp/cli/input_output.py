@@ -23,8 +23,8 @@ from epp.extproc.headers import DECISION_RECORD_GROUP, IgnoredHeaders
 from epp.framework import ConfigurationError, SystemClock
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
-from epp.framework.messages import hint_at
 from epp.framework.plugin import Parameters
+from epp.framework.suggestions import hint_at
 from epp.pool.discovery import PodFileDiscovery, PodTarget, StaticDiscovery, Target, parse_targets
 from epp.pool.discovery.pod_files import PodFileParameters
 from epp.routing.policies import Policies, policies_in_files

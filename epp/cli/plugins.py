@@ -11,8 +11,8 @@ from epp.cli.input_output import indented, new_console, print_json
 from epp.cli.running import exit_on
 from epp.config.plugin_reference import ParameterEntry, PluginEntry, data_markdown, plugin_markdown, plugin_reference
 from epp.framework import ConfigurationError
-from epp.framework.messages import hint_at
 from epp.framework.registry import Registry
+from epp.framework.suggestions import hint_at
 
 
 def plugins(flags: Plugins) -> None:

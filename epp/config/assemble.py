@@ -19,11 +19,11 @@ from epp.config.profiles import build_profiles, check_shadows, choose_aggregator
 from epp.framework.cluster_objects import Reading
 from epp.framework.datalayer import Discovery, EndpointSource, Feed, Tagger
 from epp.framework.headers import RESERVED
-from epp.framework.messages import hint_at
 from epp.framework.plugin import Plugin, SchedulingObserver, all_roles
 from epp.framework.quotas import QuotaSource
 from epp.framework.roles import Admitter, Parser, Producer, RequestHeaders, ResponseReporter, ResponseTiming
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
+from epp.framework.suggestions import hint_at
 from epp.routing.director import ParserTable, Pipeline, ResponseNeeds
 from epp.routing.scheduling.scheduler import Scheduler
 

@@ -7,7 +7,7 @@ from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 
-from epp.admission.flow_control.eviction import OWN_GRACE_SECONDS, REPORT_GRACE_SECONDS, EvictionSettings
+from epp.admission.flow_control.in_flight_eviction import OWN_GRACE_SECONDS, REPORT_GRACE_SECONDS, EvictionSettings
 from epp.admission.flow_control.settings import BandSettings, FlowControlSettings, Limits
 from epp.config.document import Path
 from epp.config.instances import Instances, Role

@@ -12,9 +12,9 @@ from epp.framework.clock import Clock
 from epp.framework.errors import ConfigurationError
 from epp.framework.input_errors import mistakes_in, named_at_the_start, read_parameters, read_struct
 from epp.framework.limits import as_written, correct
-from epp.framework.messages import hint_at, nearest
 from epp.framework.plugin import Parameters, Plugin, Stability
 from epp.framework.registry import Registry, UnknownTypeError
+from epp.framework.suggestions import hint_at, nearest
 
 Role = TypeVar("Role", bound=Plugin[Any])
 T = TypeVar("T")

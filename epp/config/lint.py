@@ -15,13 +15,13 @@ from epp.config.profiles import plugins_of
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, ANY, MakesSelections
 from epp.framework.datalayer import Feed, KnowsAccelerators, NamesPlacementTemplate, Tagger, unknown_accelerators
 from epp.framework.errors import ConfigurationError
-from epp.framework.messages import hint_at
 from epp.framework.plugin import Datum, Plugin, Stage, roles_of
 from epp.framework.quotas import QuotaSource
 from epp.framework.request import DataKey
 from epp.framework.result import DropCause
 from epp.framework.roles import Category, EndpointObserver, Filter, Picker, PreRequest, ResponseHeaders, Scorer
 from epp.framework.snapshot import ACCELERATOR, LOAD_AT, METRICS_AT, REACHABLE, REQUEST_COLUMNS, Attribute, Column
+from epp.framework.suggestions import hint_at
 from epp.routing.scheduling.profile import Profile
 
 _ONLY_IN_PROFILES: set[type[Any]] = {Filter, Scorer, Picker, PreRequest, ResponseHeaders, EndpointObserver}

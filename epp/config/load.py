@@ -17,7 +17,7 @@ from epp.config.document import Document, InvalidConfigError, NotYamlError, Path
 from epp.config.model import API_VERSION, BRANCH, KIND, EndpointPickerConfig, PluginSpec
 from epp.framework.files import FileContent, read_regular
 from epp.framework.input_errors import remedy_for, shown
-from epp.framework.messages import hint_at, nearest
+from epp.framework.suggestions import hint_at, nearest
 
 _VERSIONS = get_args(EndpointPickerConfig.model_fields["api_version"].annotation)
 _KEYS = {each.alias or name for name, each in EndpointPickerConfig.model_fields.items()} - {"apiVersion", "kind"}

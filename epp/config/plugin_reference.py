@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import msgspec
 
 import epp.framework
-from epp.framework import limits, quotas, rates, request, scoring, snapshot
+from epp.framework import expected_times, limits, quotas, request, scoring, snapshot
 from epp.framework.accelerators import arrays, selection
 from epp.framework.clock import SystemClock
 from epp.framework.errors import ConfigurationError
@@ -32,7 +32,7 @@ _ATOMS: Mapping[object, str] = types.MappingProxyType(
     {bool: "bool", int: "int", float: "float", str: "string", Any: "any", object: "any"}
 )
 _HEADINGS = {cls.__name__: cls.role.title for cls in all_roles()} | {OTHER: "Others"}
-_MODULES = (snapshot, arrays, request, quotas, rates, scoring, selection)
+_MODULES = (snapshot, arrays, request, quotas, expected_times, scoring, selection)
 _OWN = "the picker"
 _KINDS = (
     (

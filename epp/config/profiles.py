@@ -8,10 +8,10 @@ from epp.config.instances import Instances
 from epp.config.model import DataLayer, EndpointPickerConfig, SchedulingProfile, WeightedRef
 from epp.framework import roles
 from epp.framework.errors import ConfigurationError
-from epp.framework.messages import hint_at
 from epp.framework.plugin import OnError, Plugin
 from epp.framework.result import DropCause
 from epp.framework.roles import Aggregator, Filter, Picker, Producer, ProfilePicker, Scorer, Shadowing
+from epp.framework.suggestions import hint_at
 from epp.routing.scheduling.profile import OnStale, Profile, ProfileFilter, Staleness, WeightedScorer
 
 DEFAULT_PICKER = "max-score-picker"

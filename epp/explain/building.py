@@ -31,10 +31,10 @@ from epp.explain.runs import MOST_LISTED, before_filters, cost_of, number, profi
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION
 from epp.framework.candidates import Candidates
 from epp.framework.errors import InternalError, RequestError
+from epp.framework.expected_times import target_seconds
 from epp.framework.headers import OBJECTIVE, SLO_TPOT_MS, SLO_TTFT_MS
 from epp.framework.messages import printable, shown_path
 from epp.framework.quotas import TENANT
-from epp.framework.rates import target_seconds
 from epp.framework.request import BYTES_PER_TOKEN, CACHED_TOKENS_PREDICTED, PROMPT_TOKENS, SESSION_ID, DataKey, Request
 from epp.framework.result import FailedScheduling, ProfileAttempt, ProfileResult, SchedulingResult
 from epp.framework.snapshot import METRICS_AT, Snapshot

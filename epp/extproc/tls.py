@@ -70,7 +70,7 @@ class CertificateFiles:
         """
         if not self._files.renew(self._reject):
             return False
-        from epp.extproc.certificates import expiry  # noqa: PLC0415  loads cryptography
+        from epp.extproc.pem import expiry  # noqa: PLC0415  loads cryptography
 
         _log.info("certificate renewed", cert_path=str(self._directory), expires=expiry(self.pair[1]))
         return True
@@ -85,7 +85,7 @@ class CertificateFiles:
 
 def _read_pair(directory: Path) -> tuple[bytes, bytes]:
     key, certificate = (_content(directory / name) for name in _FILES)
-    from epp.extproc.certificates import check_pair  # noqa: PLC0415  loads cryptography
+    from epp.extproc.pem import check_pair  # noqa: PLC0415  loads cryptography
 
     check_pair(key, certificate)
     return key, certificate
@@ -100,15 +100,15 @@ def _content(path: Path) -> bytes:
 
 def self_signed() -> tuple[bytes, bytes]:
     """Return a new key and its certificate, PEM; made by a child process to save the memory of cryptography."""
-    command = [sys.executable, "-P", "-m", "epp.extproc.certificates"]  # -P: nothing from the working directory
+    command = [sys.executable, "-P", "-m", "epp.extproc.pem"]  # -P: nothing from the working directory
     try:
         made = subprocess.run(  # noqa: S603  a constant command
             command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=_MOST_SECONDS
         )
     except (OSError, subprocess.SubprocessError):  # a bundle has no interpreter
-        from epp.extproc import certificates  # noqa: PLC0415  loads cryptography
+        from epp.extproc import pem  # noqa: PLC0415  loads cryptography
 
-        return certificates.self_signed()
+        return pem.self_signed()
     key, begin, rest = made.stdout.partition(b"-----BEGIN CERTIFICATE-----")
     return key, begin + rest
 

@@ -14,11 +14,11 @@ from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock, ManualClock, SystemClock
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError, RequestError
+from epp.framework.expected_times import ENDPOINT_RATES
 from epp.framework.limits import *  # noqa: F403  types of parameters
 from epp.framework.load import LOAD_INPUTS, comparable_load, expected_load, fill_unknown
 from epp.framework.plugin import Datum, Parameters, Plugin, Stability
 from epp.framework.quotas import TENANT, Tenant
-from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.records import Records
 from epp.framework.request import *  # noqa: F403  requests and their data
 from epp.framework.result import Destination, DropCause, ProfileResult, SchedulingResult

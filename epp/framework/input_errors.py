@@ -11,8 +11,8 @@ import msgspec
 
 from epp.framework.errors import ConfigurationError
 from epp.framework.limits import correct, described, metas_of
-from epp.framework.messages import hint_at, nearest
 from epp.framework.plugin import Parameters
+from epp.framework.suggestions import hint_at, nearest
 
 S = TypeVar("S", bound=msgspec.Struct)
 

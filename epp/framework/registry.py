@@ -13,8 +13,9 @@ from typing import Any
 from epp.framework.clock import Clock
 from epp.framework.errors import ConfigurationError
 from epp.framework.input_errors import read_parameters
-from epp.framework.messages import described, hint_at
+from epp.framework.messages import described
 from epp.framework.plugin import Parameters, Plugin
+from epp.framework.suggestions import hint_at
 
 GROUP = "epp.plugins"
 _OURS = "inference-epp"

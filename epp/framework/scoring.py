@@ -15,8 +15,8 @@ from epp.framework.accelerators.arrays import relative_capacity
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.arrays import Floats, Mask, read_only, within
 from epp.framework.candidates import Candidates
+from epp.framework.expected_times import ENDPOINT_RATES, EndpointRates
 from epp.framework.plugin import Datum, Parameters
-from epp.framework.rates import ENDPOINT_RATES, EndpointRates
 from epp.framework.records import Records
 from epp.framework.request import DataKey, Request
 from epp.framework.roles import Scorer

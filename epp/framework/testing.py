@@ -19,8 +19,8 @@ from epp.framework.arrays import Floats, read_only
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock, ManualClock
 from epp.framework.endpoint import Endpoint
+from epp.framework.expected_times import EndpointRates
 from epp.framework.plugin import Plugin
-from epp.framework.rates import EndpointRates
 from epp.framework.records import Records
 from epp.framework.request import Request
 from epp.framework.result import SchedulingResult

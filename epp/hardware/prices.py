@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
-from epp.framework.messages import hint_at
+from epp.framework.suggestions import hint_at
 from epp.hardware.catalogue import CATALOGUE, Catalogue, Product
 from epp.hardware.facts.merge import Facts, Rank
 from epp.runtime.followed_files import ParsedFile

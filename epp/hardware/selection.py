@@ -27,7 +27,8 @@ from epp.framework.accelerators.selection import ANY, SERVED_CLASS, Refusal, Sel
 from epp.framework.errors import BadRequestError
 from epp.framework.headers import ACCELERATOR_PREFIX, OBJECTIVE
 from epp.framework.input_errors import read_parameters
-from epp.framework.messages import hint_at, printable, quoted
+from epp.framework.messages import printable, quoted
+from epp.framework.suggestions import hint_at
 from epp.hardware.objectives import ObjectFollower, Objectives, ObjectParameters
 from epp.kube.objects.ome import class_names
 from epp.kube.objects.ome_services import SERVICE_LABEL

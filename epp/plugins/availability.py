@@ -41,7 +41,7 @@ from epp.framework.accelerators.tag import (
 from epp.framework.plugin import Datum, Parameters
 from epp.framework.request import DEFAULT_FLOW
 from epp.framework.result import SchedulingResult
-from epp.framework.sessions import Bindings, SessionIds, session_digest
+from epp.framework.session_affinity import Bindings, SessionIds, session_digest
 from epp.framework.sharing import Outbox, Shareable
 
 _RUNNING, _PENDING = "Running", "Pending"

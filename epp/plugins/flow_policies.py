@@ -23,6 +23,7 @@ from epp.framework import (
     Stability,
     Tunable,
 )
+from epp.framework.expected_times import ttft_target_seconds
 from epp.framework.flow_control import (
     EvictionFilter,
     EvictionOrder,
@@ -35,7 +36,6 @@ from epp.framework.flow_control import (
     UnderWay,
     UsageLimitPolicy,
 )
-from epp.framework.rates import ttft_target_seconds
 from epp.plugins.endpoint_rates.producer import EndpointRatesProducer
 
 

@@ -38,7 +38,7 @@ from epp.framework.clusters import (
 from epp.framework.endpoint import Requirement
 from epp.framework.refusals import NoClustersError
 from epp.framework.roles import FP
-from epp.framework.sessions import SessionAffinity, SessionAffinityParameters
+from epp.framework.session_affinity import SessionAffinity, SessionAffinityParameters
 from epp.framework.snapshot import (
     GPU_UTILIZATION,
     IN_FLIGHT,

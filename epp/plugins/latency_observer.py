@@ -38,9 +38,9 @@ from epp.framework import (
     Snapshot,
     Stability,
 )
+from epp.framework.expected_times import waited_seconds
 from epp.framework.plugin_status import endpoint_state
 from epp.framework.quantities import duration_setting
-from epp.framework.rates import waited_seconds
 
 
 class InflightLoadParameters(Parameters, frozen=True):

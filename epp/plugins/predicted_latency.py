@@ -36,8 +36,8 @@ from epp.framework import (
 from epp.framework.accelerators.arrays import cost_per_hour
 from epp.framework.accelerators.tag import SpotPreference
 from epp.framework.arrays import all_true, any_true, everyone, lowest
+from epp.framework.expected_times import TARGET_IN_REACH, batch_sizes, target_seconds, uncached_tokens, waited_seconds
 from epp.framework.headers import SLO_TPOT_MS, SLO_TTFT_MS
-from epp.framework.rates import TARGET_IN_REACH, batch_sizes, target_seconds, uncached_tokens, waited_seconds
 from epp.framework.refusals import SOON_SECONDS, SaturatedError
 
 _COLD = 0.02

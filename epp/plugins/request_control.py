@@ -41,7 +41,7 @@ from epp.framework.headers import CONFORMANCE_SERVED, DESTINATION_NAMESPACE, END
 from epp.framework.messages import install_command
 from epp.framework.plugin import Stability
 from epp.framework.refusals import SheddableDroppedError
-from epp.framework.sessions import SessionAffinity, SessionAffinityParameters
+from epp.framework.session_affinity import SessionAffinity, SessionAffinityParameters
 
 
 class SessionIdParameters(Parameters, frozen=True):

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector, CollectorRegistry, RestrictedR
 from prometheus_client.samples import Sample
 
 from epp.sharing.channel import Channel
-from epp.sharing.health import Processes, ask
+from epp.sharing.healthz import Processes, ask
 from epp.telemetry.families import Computed, Samples
 from epp.telemetry.rendering import Pace, no_collection, paced
 

@@ -17,7 +17,7 @@ from epp.routing.datastore import Datastore
 from epp.runtime.supervisor import first_of
 from epp.sharing.channel import Channel, Handler
 from epp.sharing.connections import Connections
-from epp.sharing.health import Processes
+from epp.sharing.healthz import Processes
 from epp.sharing.link import VARIABLE, ConfigInEffect
 from epp.sharing.local import Relay
 from epp.sharing.mirror import PoolCopies

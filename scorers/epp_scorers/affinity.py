@@ -37,7 +37,7 @@ from epp.framework import (
 from epp.framework.arrays import everyone
 from epp.framework.limits import CountOrDefault, Tunable
 from epp.framework.plugin_status import endpoint_state
-from epp.framework.sessions import SessionAffinity, SessionAffinityParameters
+from epp.framework.session_affinity import SessionAffinity, SessionAffinityParameters
 
 
 class LoraAffinityScorer(Scorer):

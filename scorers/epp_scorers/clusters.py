@@ -37,7 +37,7 @@ from epp.framework.clusters import (
 )
 from epp.framework.limits import Threshold, Tunable
 from epp.framework.quantities import duration_setting
-from epp.framework.sessions import Bindings, SessionIds
+from epp.framework.session_affinity import Bindings, SessionIds
 
 
 class LocalClusterParameters(Parameters, frozen=True):

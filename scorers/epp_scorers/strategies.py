@@ -30,10 +30,10 @@ from epp.framework import (
 )
 from epp.framework.accelerators.arrays import USAGE_INPUTS, GpuUsageParameters, estimated_share
 from epp.framework.accelerators.selection import ANY, SERVED_CLASS, Selection, of_served_class
+from epp.framework.expected_times import TARGET_IN_REACH, batch_sizes, uncached_tokens
 from epp.framework.limits import Weight, require_weights
 from epp.framework.plugin import Datum
 from epp.framework.quantities import GIB
-from epp.framework.rates import TARGET_IN_REACH, batch_sizes, uncached_tokens
 from epp.framework.request_conditions import parse_size
 from epp.framework.scoring import lowest_over
 from epp_scorers.capability import BestFitParameters, BestFitScorer, MostCapableParameters, MostCapableScorer

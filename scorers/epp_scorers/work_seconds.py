@@ -37,8 +37,8 @@ from epp.framework.accelerators.arrays import WAKE_UP_INPUTS, WakeUpCost
 from epp.framework.accelerators.selection import SERVED_CLASS, of_served_class
 from epp.framework.arrays import highest, read_only
 from epp.framework.clusters import CLUSTER, NetworkSeconds
+from epp.framework.expected_times import EndpointRates, Reported, batch_sizes, uncached_tokens
 from epp.framework.load import is_known
-from epp.framework.rates import EndpointRates, Reported, batch_sizes, uncached_tokens
 from epp.framework.scoring import lowest_over
 from epp.framework.snapshot import ROUND_TRIP, adapters_in_use
 

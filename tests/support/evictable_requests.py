@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from epp.admission.flow_control.control import FlowControl
-from epp.admission.flow_control.eviction import EvictionObserver, Evictions, EvictionSettings
+from epp.admission.flow_control.in_flight_eviction import EvictionObserver, Evictions, EvictionSettings
 from epp.admission.flow_control.settings import NO_LIMITS, BandSettings, FlowControlSettings
 from epp.framework import Candidates, ManualClock, Parameters, Request
 from epp.framework.refusals import EvictedError

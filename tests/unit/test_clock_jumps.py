@@ -23,7 +23,7 @@ ASKS_FOR_THE_TIME_OF_DAY = {
     "cli/calibrate.py": {"datetime.now"},  # of a server profile
     "lab/demo/servers.py": {"datetime.now"},  # a date in an object of the demo
     "pool/tokens/chat_template.py": {"datetime.now"},  # a date in a prompt
-    "extproc/certificates.py": {"dt.datetime.now"},  # of a certificate that is made
+    "extproc/pem.py": {"dt.datetime.now"},  # of a certificate that is made
     "framework/clock.py": {"time.time"},
     "framework/plugin_status.py": {"time.time"},  # `_created` of a histogram
     "telemetry/families.py": {"time.time"},  # `_created` of a counter

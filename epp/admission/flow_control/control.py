@@ -7,8 +7,8 @@ from time import perf_counter
 
 import numpy as np
 
-from epp.admission.flow_control.eviction import Evictable, Evictions
-from epp.admission.flow_control.queues import Queues
+from epp.admission.flow_control.bands import Bands
+from epp.admission.flow_control.in_flight_eviction import Evictable, Evictions
 from epp.admission.flow_control.retry_after import DrainRate, Refusals
 from epp.admission.flow_control.settings import FlowControlSettings, Outcome, QueuedRequest, due_at
 from epp.framework.arrays import Mask
@@ -65,7 +65,7 @@ class FlowControl:
         self._evictions.settings = settings.eviction
         self._clock = clock
         self._observer = observer or FlowObserver()
-        self.queues = Queues(settings.of, settings.limits)
+        self.queues = Bands(settings.of, settings.limits)
         self._queued: set[QueuedRequest] = set()
         self._has_endpoints = True
         self._changed_at = -inf

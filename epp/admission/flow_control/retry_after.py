@@ -4,7 +4,7 @@
 from collections import Counter, deque
 from math import ceil
 
-from epp.admission.flow_control.queues import Queues
+from epp.admission.flow_control.bands import Bands
 from epp.admission.flow_control.settings import Outcome, QueuedRequest
 from epp.framework.clock import Clock
 from epp.framework.errors import RequestError
@@ -156,7 +156,7 @@ def retry_after(seconds: float | None, *, otherwise: int) -> int:
 class Refusals:
     """Errors of refused requests, with `retry-after` by the length of the queues and their drain rate."""
 
-    def __init__(self, queues: Queues, drain: DrainRate, clock: Clock) -> None:
+    def __init__(self, queues: Bands, drain: DrainRate, clock: Clock) -> None:
         self._queues = queues
         self._drain = drain
         self._clock = clock

@@ -9,10 +9,11 @@ from math import inf
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from epp.admission.flow_control.eviction import EvictionSettings
+from epp.admission.flow_control.in_flight_eviction import EvictionSettings
 from epp.framework.arrays import Mask
 from epp.framework.candidates import Candidates
 from epp.framework.errors import RequestError
+from epp.framework.expected_times import ttft_target_seconds
 from epp.framework.flow_control import (
     FairnessPolicy,
     OrderingPolicy,
@@ -22,7 +23,6 @@ from epp.framework.flow_control import (
     saturation_of,
 )
 from epp.framework.quotas import Blocked
-from epp.framework.rates import ttft_target_seconds
 from epp.framework.request import DataKey, Request
 
 

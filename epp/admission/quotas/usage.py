@@ -13,10 +13,10 @@ import msgspec
 from epp.framework.arrays import ResultError
 from epp.framework.clock import Clock
 from epp.framework.errors import ConfigurationError
+from epp.framework.expected_times import DEFAULT_OUTPUT_TOKENS
 from epp.framework.messages import quoted
 from epp.framework.plugin import Failure, Guard
 from epp.framework.quotas import Quota, QuotaSource
-from epp.framework.rates import DEFAULT_OUTPUT_TOKENS
 
 MOST_SET = 10_000
 """Largest number of tenants whose quota is set at run time."""

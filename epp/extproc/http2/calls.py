@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from epp.extproc.http2.fair_scheduler import MOST_ENDINGS
-from epp.extproc.http2.frames import DATA, END_STREAM, Windows, frame, rst_stream_frame
+from epp.extproc.http2.frames import DATA, END_STREAM, frame, rst_stream_frame
 from epp.extproc.http2.limits import Budget, Limits
 from epp.extproc.http2.service import (
     HEADERS_BLOCK,
@@ -26,6 +26,7 @@ from epp.extproc.http2.service import (
     trailers_block,
 )
 from epp.extproc.http2.streams import Head, Stream
+from epp.extproc.http2.windows import Windows
 
 _log = structlog.get_logger()
 

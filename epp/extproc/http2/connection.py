@@ -18,7 +18,6 @@ from epp.extproc.http2.frames import (
     PING,
     PREFACE,
     Setting,
-    Windows,
     frame,
     goaway_frame,
     rst_stream_frame,
@@ -29,6 +28,7 @@ from epp.extproc.http2.incoming import Incoming
 from epp.extproc.http2.limits import Budget, BufferedBytes, Limits, RateLimitedLog
 from epp.extproc.http2.service import ErrorCode, GoawayError, Host, Methods, ResetError, Status
 from epp.extproc.http2.streams import PREFIX_BYTES, Stream
+from epp.extproc.http2.windows import Windows
 
 _FAST_BYTES: Final = HEAD_BYTES + PREFIX_BYTES
 _LENGTH: Final = Struct(">BH")

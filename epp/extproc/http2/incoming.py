@@ -5,10 +5,11 @@ from typing import ClassVar, Final, NamedTuple
 
 from epp.extproc.http2 import frames
 from epp.extproc.http2.calls import Calls
-from epp.extproc.http2.frames import LARGEST_FRAME, Setting, Windows, frame, unpadded
+from epp.extproc.http2.frames import LARGEST_FRAME, Setting, frame, unpadded
 from epp.extproc.http2.limits import Budget, BufferedBytes, Limits
 from epp.extproc.http2.service import ErrorCode, GoawayError, ResetError
 from epp.extproc.http2.streams import Head, HeadReader, Inbox, MalformedError, Stream
+from epp.extproc.http2.windows import Windows
 
 _WORD_BYTES: Final = 4
 _PRIORITY_BYTES: Final = 5

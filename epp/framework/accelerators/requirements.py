@@ -9,11 +9,11 @@ import msgspec
 from epp.framework.accelerators.selection import Selection
 from epp.framework.accelerators.tag import PRECISIONS, AcceleratorKind, Precision, SpotPreference
 from epp.framework.limits import Natural, NonNegative
-from epp.framework.messages import hint_at
 from epp.framework.plugin import Parameters
 from epp.framework.quantities import canonical_mig_name, gib_text, parse_memory
 from epp.framework.request_conditions import HIGHEST_PREFERENCE, Preference
 from epp.framework.roles import FilterParameters
+from epp.framework.suggestions import hint_at
 
 MOST_COMPUTE_SLICES = 7
 """Compute slices of a whole device."""

@@ -12,7 +12,8 @@ import msgspec
 import yaml
 
 from epp.framework.input_errors import with_step
-from epp.framework.messages import hint_at, nearest, printable
+from epp.framework.messages import printable
+from epp.framework.suggestions import hint_at, nearest
 from epp.kube.objects import (
     core,
     dra,

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from epp.framework.accelerators.selection import ANY
-from epp.framework.messages import hint_at, printable
+from epp.framework.messages import printable
+from epp.framework.suggestions import hint_at
 from epp.kube.objects.base import ClusterObject, Object, Part, convert
 from epp.kube.objects.inference import InferenceObjective, InferencePool
 from epp.kube.objects.ome import (

@@ -8,8 +8,8 @@ from typing import NamedTuple, Self
 
 from epp.framework import ConfigurationError, Endpoint, SystemClock
 from epp.framework.accelerators.tag import AcceleratorTag
-from epp.framework.messages import hint_at
 from epp.framework.registry import Registry
+from epp.framework.suggestions import hint_at
 from epp.hardware.tagger import AcceleratorTagger
 from epp.lab.sim.machine import Machine
 from epp.lab.sim.profile import PRESETS, SimProfile, find_preset, find_server_profile

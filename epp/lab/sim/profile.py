@@ -14,8 +14,8 @@ import msgspec
 from epp.framework import ConfigurationError
 from epp.framework.files import read_mapping
 from epp.framework.input_errors import ParameterError, read_struct
-from epp.framework.messages import hint_at
 from epp.framework.quantities import GIB
+from epp.framework.suggestions import hint_at
 from epp.hardware.catalogue import PRODUCTS
 
 _PARAMETERS = 8e9

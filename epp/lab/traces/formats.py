@@ -12,8 +12,9 @@ from typing import TypeVar
 import msgspec
 
 from epp.explain.record import VERSION, DecisionRecord
-from epp.framework.messages import hint_at, printable
+from epp.framework.messages import printable
 from epp.framework.request import DEFAULT_FLOW
+from epp.framework.suggestions import hint_at
 from epp.lab.traces.trace import TraceRequest
 
 MOST_TOKENS = 10_000_000

@@ -13,8 +13,9 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from epp.framework.messages import hint_at, printable
+from epp.framework.messages import printable
 from epp.framework.request import BYTES_PER_TOKEN
+from epp.framework.suggestions import hint_at
 from epp.lab.traces.formats import (
     BLOCK_TOKENS,
     FORMATS,

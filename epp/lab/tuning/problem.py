@@ -12,10 +12,10 @@ import msgspec
 
 from epp.config import LoadedConfig
 from epp.framework import ConfigurationError, Filter, Picker, Scorer, Tunable
-from epp.framework.messages import hint_at
 from epp.framework.plugin import Plugin
 from epp.framework.quantities import parse_duration
 from epp.framework.registry import Registry
+from epp.framework.suggestions import hint_at
 from epp.lab.replay.comparison import figures
 from epp.lab.replay.outcome import Outcome, Status
 from epp.lab.replay.summary import Targets

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from epp.framework import ACCELERATOR, AcceleratorTag, Endpoint, Floats, Mask, Records, Snapshot
 from epp.framework.accelerators.tag import BOOT_ID, POD_UID
 from epp.framework.arrays import any_true
-from epp.framework.rates import EndpointRates
+from epp.framework.expected_times import EndpointRates
 from epp.plugins.endpoint_rates.learning import FREE, fill_unlearned, median
 from epp.plugins.endpoint_rates.profiles import Hardware, KindRates, hardware_of, plain_key
 

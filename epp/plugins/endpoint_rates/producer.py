@@ -32,10 +32,10 @@ from epp.framework import (
     SchedulingResult,
     Snapshot,
 )
+from epp.framework.expected_times import DEFAULT_OUTPUT_TOKENS, EndpointRates
 from epp.framework.files import read_list
 from epp.framework.plugin_status import endpoint_state
 from epp.framework.quantities import duration_setting, parse_duration
-from epp.framework.rates import DEFAULT_OUTPUT_TOKENS, EndpointRates
 from epp.framework.sharing import Shareable
 from epp.plugins.endpoint_rates.estimate import Fleet, InitialRates, estimate
 from epp.plugins.endpoint_rates.learning import PlacesLearner, RateLearner, SharedRates

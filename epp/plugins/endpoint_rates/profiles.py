@@ -11,9 +11,9 @@ from msgspec import Meta
 
 from epp.framework import AcceleratorTag, Natural, NonNegative, Parameters, Positive
 from epp.framework.accelerators.tag import AcceleratorKind
+from epp.framework.expected_times import DEFAULT_SOURCE
 from epp.framework.files import read_mapping
 from epp.framework.input_errors import ParameterError, read_struct
-from epp.framework.rates import DEFAULT_SOURCE
 
 _MS_PER_S = 1000.0
 

@@ -42,8 +42,8 @@ from epp.framework import (
 )
 from epp.framework.accelerators.tag import HOST_GBPS, NETWORK_GBPS
 from epp.framework.arrays import all_true, everyone, lowest
+from epp.framework.expected_times import uncached_tokens
 from epp.framework.headers import KV_CACHE_SOURCE
-from epp.framework.rates import uncached_tokens
 
 _MS_PER_S = 1000.0
 

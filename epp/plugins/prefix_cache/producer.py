@@ -38,7 +38,7 @@ from epp.framework.limits import Corrected, CountOrDefault, Tunable
 from epp.framework.plugin import Stability
 from epp.framework.plugin_status import Distribution, Legacy, PluginMetric, Sample, endpoint_state
 from epp.framework.request import BYTES_PER_TOKEN
-from epp.framework.sessions import Conversations
+from epp.framework.session_affinity import Conversations
 from epp.framework.sharing import MOST_PAYLOAD_BYTES, Outbox, Shareable, slots_by_address
 from epp.plugins.prefix_cache.index import BYTES_PER_ENTRY, PrefixIndex
 

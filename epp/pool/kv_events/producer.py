@@ -37,7 +37,7 @@ from epp.framework.endpoint import Identity
 from epp.framework.messages import listed
 from epp.framework.plugin_status import Distribution, InputState, PluginMetric, Sample, endpoint_state
 from epp.framework.quantities import parse_duration
-from epp.framework.sessions import BLOCKS_SEARCHED, Conversations
+from epp.framework.session_affinity import BLOCKS_SEARCHED, Conversations
 from epp.framework.snapshot import Column
 from epp.pool.collectors.tagging import run_in_steps
 from epp.pool.kv_events.accuracy import (

@@ -41,9 +41,9 @@ from epp.framework import (
     Snapshot,
 )
 from epp.framework.datalayer import Follower
+from epp.framework.expected_times import batch_sizes, target_seconds, uncached_tokens, waited_seconds
 from epp.framework.headers import SLO_TPOT_MS, SLO_TTFT_MS
 from epp.framework.plugin_status import InputState, PluginMetric, Sample
-from epp.framework.rates import batch_sizes, target_seconds, uncached_tokens, waited_seconds
 from epp.framework.scoring import Source
 from epp.pool.predicted_latency.messages import Entry, Kind, PredictedLatencyParameters, Row, duration_seconds
 from epp.pool.predicted_latency.metrics import METRICS, LatencyMetrics, RunningTargets

@@ -9,8 +9,8 @@ from itertools import islice
 from typing import Any
 
 from epp.admission.flow_control.control import FlowControl
-from epp.admission.flow_control.eviction import Evictions
 from epp.admission.flow_control.guarded import GuardedDetector, guarded
+from epp.admission.flow_control.in_flight_eviction import Evictions
 from epp.admission.quotas import Quotas
 from epp.framework.candidates import Candidates, Subset
 from epp.framework.errors import AdmissionDeniedError, RequestError

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from epp.admission.flow_control.control import FlowObserver
-from epp.admission.flow_control.eviction import EvictionObserver
+from epp.admission.flow_control.in_flight_eviction import EvictionObserver
 from epp.admission.flow_control.settings import AT_ONCE, QUEUEING_OUTCOME, WAITING, Outcome, QueueingOutcome
 from epp.admission.quotas import QuotaObserver
 from epp.framework.errors import RequestError

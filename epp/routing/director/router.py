@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from epp.admission.flow_control.eviction import Evictions
+from epp.admission.flow_control.in_flight_eviction import Evictions
 from epp.admission.quotas import Quotas, Reservation
 from epp.framework.arrays import Mask
 from epp.framework.candidates import Candidates

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from epp.admission.flow_control.eviction import Evictions
+from epp.admission.flow_control.bands import Bands
 from epp.admission.flow_control.guarded import GuardedDetector, guarded
-from epp.admission.flow_control.queues import Queues
+from epp.admission.flow_control.in_flight_eviction import Evictions
 from epp.admission.flow_control.settings import FlowControlSettings
 from epp.admission.quotas import Quotas, Reservation
 from epp.framework.arrays import read_only
@@ -92,7 +92,7 @@ class Simulation:
     snapshot: Snapshot | None
     policies: PoolPolicies
     quotas: Quotas
-    queues: Queues | None
+    queues: Bands | None
     outliers: OutlierDetector
     use_subset: bool
     is_closed: bool

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which requests under way may end for others, as a file says it."""
 
-from epp.admission.flow_control.eviction import OWN_GRACE_SECONDS, REPORT_GRACE_SECONDS
+from epp.admission.flow_control.in_flight_eviction import OWN_GRACE_SECONDS, REPORT_GRACE_SECONDS
 from epp.plugins.flow_policies import PriorityThenTimeEviction, SheddableEviction
 
 GATE = "featureGates: [flowControl]\n"

@@ -7,8 +7,8 @@ import pytest
 
 from epp.framework import Candidates, Filter, Headers, ManualClock, Request, Scorer
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost
+from epp.framework.expected_times import ENDPOINT_RATES
 from epp.framework.plugin import Plugin
-from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH, PrefixMatch
 from epp.framework.snapshot import NODE_LABELS

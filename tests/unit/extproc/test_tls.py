@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 from structlog.testing import capture_logs
 
-from epp.extproc.certificates import check_pair, expiry
+from epp.extproc.pem import check_pair, expiry
 from epp.extproc.settings import TlsVersion
 from epp.extproc.tls import CertificateFiles, TlsContexts, openssl_ciphers, self_signed
 from epp.framework import ConfigurationError

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests under way end for others of higher priority: few, in order, and none before the last ones have ended."""
 
-from epp.admission.flow_control.eviction import CONFIRMATION_SECONDS
+from epp.admission.flow_control.in_flight_eviction import CONFIRMATION_SECONDS
 from tests.support.evictable_requests import GRACE, Bench, Closed
 
 

@@ -4,7 +4,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from epp.admission.flow_control.eviction import CONFIRMATION_SECONDS, MOST_AT_ONCE
+from epp.admission.flow_control.in_flight_eviction import CONFIRMATION_SECONDS, MOST_AT_ONCE
 from tests.support.evictable_requests import GRACE, Bench
 
 

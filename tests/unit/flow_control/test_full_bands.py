@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.admission.flow_control.band import Shares
+from epp.admission.flow_control.priority_queue import Shares
 from epp.admission.flow_control.settings import NO_LIMITS, Limits, Outcome
 from epp.framework import Request
 from epp.framework.refusals import EvictedError, QueueFullError, QueueFullNoEndpointsError

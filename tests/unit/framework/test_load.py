@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import IN_FLIGHT, KV_USAGE, RUNNING, WAITING, Column, comparable_load, expected_load, fill_unknown
-from epp.framework.rates import batch_sizes
+from epp.framework.expected_times import batch_sizes
 from epp.framework.testing import candidates
 
 COLUMNS = (WAITING, RUNNING, KV_USAGE)

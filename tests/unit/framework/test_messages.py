@@ -6,7 +6,8 @@ from importlib import metadata
 
 import pytest
 
-from epp.framework.messages import hint_at, install_command, nearest, shown_path, without_credentials
+from epp.framework.messages import install_command, shown_path, without_credentials
+from epp.framework.suggestions import hint_at, nearest
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from epp.framework import Request, RequestBody
 from epp.framework.accelerators.requirements import SelectionParameters, preferences
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, SERVED_CLASS, Selection, Selections
+from epp.framework.expected_times import ENDPOINT_RATES
 from epp.framework.quantities import GIB
-from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.request_conditions import Condition, Preference
 from epp.framework.testing import candidates, endpoint_rates
 from epp_scorers.capability import BestFitScorer

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from epp.framework import Request, RequestBody
 from epp.framework.accelerators.tag import NO_TAG, AcceleratorKind, AcceleratorTag, Cost, Partition, Sharing
+from epp.framework.expected_times import ENDPOINT_RATES, TARGET_IN_REACH
 from epp.framework.quotas import TENANT, Tenant
-from epp.framework.rates import ENDPOINT_RATES, TARGET_IN_REACH
 from epp.framework.testing import endpoint_rates
 from epp_scorers.cost import CheapestScorer, CostPerRequestScorer
 from tests.support.scoring import A100, H100, T4, scores

@@ -7,7 +7,7 @@ import pytest
 
 from epp.framework import ConfigurationError, Request, RequestBody
 from epp.framework.accelerators.tag import FROZEN, NO_TAG, PHASE, AcceleratorTag, Device
-from epp.framework.rates import ENDPOINT_RATES
+from epp.framework.expected_times import ENDPOINT_RATES
 from epp.framework.testing import candidates, endpoint_rates
 from epp_scorers.capability import DeviceHealthScorer, WakeUpScorer
 from epp_scorers.work_seconds import WorkSecondsScorer

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from epp.framework import ConfigurationError, PrefixMatch, PromptTokens, Request, RequestBody
 from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Partition, Performance, Sharing
-from epp.framework.rates import ENDPOINT_RATES
+from epp.framework.expected_times import ENDPOINT_RATES
 from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
 from epp.framework.snapshot import ACCELERATOR, CLUSTER_KV_USAGE, CLUSTER_QUEUE, IN_FLIGHT, IN_FLIGHT_TOKENS, WAITING
 from epp.framework.testing import candidates, endpoint_rates

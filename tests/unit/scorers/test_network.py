@@ -7,7 +7,7 @@ import pytest
 
 from epp.framework import ConfigurationError, Request, RequestBody
 from epp.framework.clusters import CLUSTER, ClusterStatus, NetworkSeconds
-from epp.framework.rates import ENDPOINT_RATES
+from epp.framework.expected_times import ENDPOINT_RATES
 from epp.framework.snapshot import ROUND_TRIP
 from epp.framework.testing import candidates, endpoint_rates
 from epp_scorers.cluster_score import ClusterScore

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from epp.framework import ConfigurationError, Request, RequestBody
 from epp.framework.accelerators.tag import NO_TAG, Cost, Performance
-from epp.framework.rates import ENDPOINT_RATES
+from epp.framework.expected_times import ENDPOINT_RATES
 from epp.framework.testing import endpoint_rates
 from epp_scorers.strategies import StrategyScorer
 from tests.support.scoring import A100, H100, T4, scores

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from epp.framework import ManualClock, PrefixMatch, Request, RequestBody
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, SERVED_CLASS, Selection, Selections
 from epp.framework.accelerators.tag import AcceleratorTag, Performance
-from epp.framework.rates import ENDPOINT_RATES
+from epp.framework.expected_times import ENDPOINT_RATES
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, KV_USAGE, RUNNING, WAITING, LoraState
 from epp.framework.testing import candidates, endpoint_rates

@@ -22,7 +22,7 @@ from epp.framework import Endpoint
 from epp.pool.discovery import StaticDiscovery
 from epp.sharing import metrics
 from epp.sharing.channel import Channel, ChannelClosedError
-from epp.sharing.health import Processes
+from epp.sharing.healthz import Processes
 from epp.sharing.metrics import CALL, MergedMetrics, packed_metrics, show_processes
 from epp.telemetry.families import Counters, Gauges, Histograms
 

@@ -22,7 +22,7 @@ from epp.framework import (
 )
 from epp.framework.accelerators.tag import AcceleratorTag, Cost, Performance
 from epp.framework.datalayer import Report
-from epp.framework.rates import ENDPOINT_RATES
+from epp.framework.expected_times import ENDPOINT_RATES
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT_TOKENS, RUNNING
 from epp.framework.testing import candidates

@@ -5,7 +5,7 @@ import pytest
 
 from epp.framework import Candidates, Headers, Request, RequestBody
 from epp.framework.accelerators.tag import AcceleratorTag, Cost
-from epp.framework.rates import ENDPOINT_RATES
+from epp.framework.expected_times import ENDPOINT_RATES
 from epp.framework.testing import candidates, endpoint_rates
 from epp.plugins.endpoint_rates.producer import EndpointRatesProducer
 from epp.plugins.flow_policies import WorkSecondsDetector

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import PrefixMatch, Request, RequestBody
-from epp.framework.rates import ENDPOINT_RATES
+from epp.framework.expected_times import ENDPOINT_RATES
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
 from epp.framework.testing import candidates, endpoint_rates

@@ -7,7 +7,7 @@ import pytest
 from epp.config import Builder, assemble, load_text
 from epp.framework import ManualClock, PrefixMatch, Request, RequestBody
 from epp.framework.accelerators.tag import AcceleratorTag
-from epp.framework.rates import ENDPOINT_RATES
+from epp.framework.expected_times import ENDPOINT_RATES
 from epp.framework.registry import Registry
 from epp.framework.request import FETCH_SECONDS, PREFIX_MATCH, PULLED_TOKENS
 from epp.framework.testing import candidates, endpoint_rates

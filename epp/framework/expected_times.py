@@ -80,7 +80,7 @@ class Reported(Generic[T]):
         return self._by_slot
 
 
-class Queues(NamedTuple):
+class EngineQueues(NamedTuple):
     """Wait for a place in the batch, `max(waiting, in_flight - room) * turn_seconds`; one number for each endpoint.
 
     A place becomes free every `output tokens * ITL / batch` seconds. The batch of an engine is full if it has a queue,
@@ -96,7 +96,7 @@ class Queues(NamedTuple):
     """Time until the next place becomes free."""
 
     @classmethod
-    def of(cls, running: Floats, waiting: Floats, turn_seconds: Floats, places: Floats | None) -> "Queues":
+    def of(cls, running: Floats, waiting: Floats, turn_seconds: Floats, places: Floats | None) -> "EngineQueues":
         """Return the queues, given one number for each endpoint.
 
         `running` is 1 or more, `waiting` NaN if unknown, and `places` infinite if unknown, or None if all are unknown.
@@ -108,9 +108,9 @@ class Queues(NamedTuple):
             room = np.minimum(room, places - _ONE)
         return cls(least, room, turn_seconds)
 
-    def at(self, slots: Positions) -> "Queues":
+    def at(self, slots: Positions) -> "EngineQueues":
         """Return the queues of these endpoints."""
-        return Queues(self.waiting[slots], self.room[slots], self.turn_seconds[slots])
+        return EngineQueues(self.waiting[slots], self.room[slots], self.turn_seconds[slots])
 
     def seconds(self, in_flight: Floats) -> Floats:
         """Return the wait of the next request, given the requests in flight."""
@@ -132,7 +132,7 @@ class _Terms(NamedTuple):
     itl_seconds_per_request: Floats
     running: Floats
     """Requests in the batch; NaN if unknown."""
-    queues: Queues | None
+    queues: EngineQueues | None
     """None if all queues are empty."""
     is_known: bool
     """Whether all batches are known."""
@@ -329,7 +329,7 @@ class EndpointRates:
             batch = np.maximum(running, _ONE)
             turn_seconds = self.output_tokens * (base + per_request * batch) / batch
             places = None if self.places is None else self.places[slots]
-            queues = Queues.of(batch, waiting, turn_seconds, places)
+            queues = EngineQueues.of(batch, waiting, turn_seconds, places)
         return _Terms(rate, base, per_request, running, queues, is_known=True)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from epp.sharing.channel import ChannelClosedError
-from epp.sharing.health import CALL, Processes, WorkersHealth, merged
+from epp.sharing.healthz import CALL, Processes, WorkersHealth, merged
 
 TWO = Processes(serving=2)
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from epp.admission.flow_control.band import Band
+from epp.admission.flow_control.priority_queue import Band
 from epp.admission.flow_control.settings import BandSettings, Limits, QueuedRequest
 
 SettingsOf: TypeAlias = Callable[[int], BandSettings]
@@ -13,7 +13,7 @@ SettingsOf: TypeAlias = Callable[[int], BandSettings]
 
 
 class _Migration:
-    """Queues the requests of a band in another order, in steps; the source band stays in use until then."""
+    """Moves the requests of a band to a band with another order, in steps; the old band stays in use until then."""
 
     def __init__(self, source: Band, settings: BandSettings) -> None:
         self._source = source
@@ -40,7 +40,7 @@ class _Migration:
         return self._to
 
 
-class Queues:
+class Bands:
     """Bands by priority; a band exists while it has requests."""
 
     def __init__(self, settings_of: SettingsOf, limits: Limits) -> None:

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from epp.framework.endpoint import Identity
 from epp.framework.input_errors import ParameterError, read_parameters
-from epp.framework.sessions import Bindings, Conversations, SessionIds, decode_endpoint, encode_endpoint
+from epp.framework.session_affinity import Bindings, Conversations, SessionIds, decode_endpoint, encode_endpoint
 
 TTL, SWEEP, LIMIT = 10.0, 3.0, 3
 A, B, C = (Identity(f"default/{name}", "10.0.0.1:8000", uid=name) for name in "abc")
