@@ -208,7 +208,7 @@ class TenantsParameters(Parameters, frozen=True):
     """Tenants with a priority other than that of `default`, or identified by more than keys in `apiKeyFile`."""
     api_key_file: str = ""
     """YAML or JSON file that maps API keys, or their digests, to names of tenants, such as a mounted Secret. A new
-    version applies immediately. A tenant that is not in `tenants` has the priority of `default`."""
+    version applies within a second. A tenant that is not in `tenants` has the priority of `default`."""
     api_key_headers: tuple[Name, ...] = headers.API_KEYS
     """Headers with an API key, in order of precedence; the first known key is used. In `authorization`, it follows
     `Bearer`. If a header is repeated, its first value is used."""

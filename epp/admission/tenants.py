@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 
 import structlog
@@ -228,7 +227,7 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
     async def follow(self) -> None:
         if self._file is None:
             return
-        async for _ in changes(Path(self.parameters.api_key_file)):
+        async for _ in changes():
             await self.check()
 
     async def check(self) -> bool:
@@ -275,7 +274,8 @@ class TenantQuotasParameters(Parameters, frozen=True):
     objects."""
     paths: tuple[str, ...] = ()
     """Files, or directories of files (.yaml, .yml, .json), with these objects, in addition to those in the cluster
-    and of `--objects`; new versions apply immediately. If two objects have the same name, the one in a file is used."""
+    and of `--objects`; new versions apply within a second. If two objects have the same name, the one in a file is
+    used."""
     requests_per_endpoint: Count = 256
     """Concurrent requests of an endpoint; each of them uses an equal part of its memory and TFLOPS."""
 

@@ -70,7 +70,7 @@ class PickerSettings(PoolSettings):
     default_config: Path | None = None
     """File in effect while `watch_config` does not exist."""
     watches_config: bool = True
-    """Whether new versions are applied immediately; otherwise at SIGHUP."""
+    """Whether new versions are applied within a second; otherwise at SIGHUP."""
     experimental: bool = False
     """Whether plugins of stability Alpha may be used."""
     plugin_modules: tuple[str, ...] = ()

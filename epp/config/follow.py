@@ -78,7 +78,7 @@ class ConfigFollower:
 
     async def versions(self) -> AsyncIterator[Assembly]:
         """Yield each new version, until cancelled."""
-        async for _ in changes(*self._paths) if self._watch else RELOADS.each():
+        async for _ in changes() if self._watch else RELOADS.each():
             assembly = await self.check()
             if assembly is not None:
                 yield assembly

@@ -162,7 +162,7 @@ class ObjectParameters(Parameters, frozen=True):
     paths: tuple[str, ...] = ()
     """Files, or directories of files (.yaml, .yml, .json), with objects that bound accelerators: InferenceService,
     ServingRuntime and ClusterServingRuntime of ome.io, InferenceObjective and InferencePool. New versions apply
-    immediately. If there are AcceleratorClass objects, names of classes are checked against them."""
+    within a second. If there are AcceleratorClass objects, names of classes are checked against them."""
     read_cluster: bool = True
     """Also read these objects from the Kubernetes cluster of the pool, if there is one. An object in a file replaces
     one with the same name."""

@@ -65,7 +65,7 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
     ResourceSlice, ResourceClaim, DeviceClass, DeviceTaintRule, ResourceFlavor, VariantAutoscaling, and ConfigMaps with
     costs or of InstaSlice. A file can have several documents."""
     watch_files: bool = True
-    """Apply new versions of all files together, as soon as they are written."""
+    """Apply new versions of all files together, within a second."""
     missing_file_grace_period: str = "5m"
     """Time for which the objects of a missing or empty file stay in effect: `0s` removes them at once. The default is
     the time after which Kubernetes evicts the pods of an unreachable node."""
@@ -252,10 +252,9 @@ class AcceleratorTagger(
         return self.inventory.scheduling_templates.keys()
 
     async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:
-        files = (*self._objects.paths, *(file.path for file in self._tables.files))
-        if not (files and self.parameters.watch_files):
+        if not (self.parameters.watch_files and (self._objects.paths or self._tables.files)):
             return
-        async for _ in changes(*files):
+        async for _ in changes():
             if (affected := await self.check()) is not None:
                 changed(affected)
 

@@ -37,7 +37,7 @@ class TopologyParameters(Parameters, frozen=True):
     """Cluster of endpoints for which discovery reports no cluster; by default it is unknown."""
     paths: tuple[str, ...] = ()
     """Files, or directories of files (.yaml, .yml, .json), with Node objects, in addition to those of the cluster and
-    of `--objects`; new versions apply immediately. An object in a file replaces one with the same name."""
+    of `--objects`; new versions apply within a second. An object in a file replaces one with the same name."""
 
 
 class TopologyExtractor(FollowingTagger[TopologyParameters], FollowsObjects[TopologyParameters]):

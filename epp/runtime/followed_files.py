@@ -3,9 +3,7 @@
 
 import asyncio
 import hashlib
-import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
 from pathlib import Path
 from threading import Lock
 from typing import Generic, NamedTuple, TypeVar
@@ -17,11 +15,8 @@ from msgspec.structs import replace
 from epp.framework.files import FileId, UnsettledVersion, doubt, next_wait, read_regular
 from epp.framework.plugin_status import InputProblem
 
-_DEBOUNCE_MILLISECONDS = 100
-_STEP_MILLISECONDS = 100
-"""Time between two checks of the watching thread; each check takes the interpreter from the event loop briefly."""
-_POLL_MILLISECONDS = 1000
-_RETRY_SECONDS = 5.0
+_CHECK_SECONDS = 0.8
+"""Time between two checks. A new version takes effect within a second; the rest of it is for reading the version."""
 
 _log = structlog.get_logger()
 LIMIT_BYTES = 16 * 1024 * 1024
@@ -58,35 +53,14 @@ class Reloads:
 RELOADS = Reloads()
 
 
-async def changes(*paths: Path) -> AsyncIterator[None]:
-    """Yield whenever the files and directories may have changed, endlessly.
+async def changes() -> AsyncIterator[None]:
+    """Yield whenever followed files must be read again, endlessly; the follower compares their content.
 
-    It yields after an event in a directory, or in the directory of a file (a rename over it, or a swapped symbolic
-    link, as in a Kubernetes ConfigMap). It also yields every second, because network file systems and links whose
-    target changes in place raise no events. Directories are watched because a watch on a file would stay with the
-    replaced one.
+    Notifications of the file system are not used: network file systems, and links whose target changes in place, have
+    none.
     """
-    from watchfiles import awatch  # noqa: PLC0415  only for processes that follow files
-
-    # abspath, unlike resolve, does not follow a link out of the directory that changes. These calls are short.
-    directories = sorted({path if path.is_dir() else Path(os.path.abspath(path)).parent for path in paths})  # noqa: ASYNC240, PTH100
     while True:
-        try:
-            events = awatch(
-                *directories,
-                watch_filter=None,
-                debounce=_DEBOUNCE_MILLISECONDS,
-                step=_STEP_MILLISECONDS,
-                rust_timeout=_POLL_MILLISECONDS,
-                yield_on_timeout=True,
-                recursive=False,
-            )
-            async with aclosing(events):
-                async for _ in events:
-                    yield
-        except OSError as error:
-            _log.warning("file watch failed, retrying", directories=list(map(str, directories)), reason=str(error))
-        await asyncio.sleep(_RETRY_SECONDS)
+        await asyncio.sleep(_CHECK_SECONDS)
         yield
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A file that parameters name stays in effect in its last good version, whatever is written to it."""
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework.files import UNCHANGED_SECONDS
-from epp.runtime.followed_files import LIMIT_BYTES, LastGoodFile, ParsedFile
+from epp.runtime.followed_files import LIMIT_BYTES, LastGoodFile, ParsedFile, changes
 from tests.support.config_files import ConfigMap
 
 GOOD, FAULTY, BROKEN = "good", "faulty", "broken"
@@ -68,3 +69,17 @@ def test_swapped_directory_of_a_config_map_is_followed(tmp_path):
     state = LastGoodFile.first(str(tmp_path / "prices.yaml"), "prices", parse)
     mounted.update(prices=f"{GOOD} two")
     assert state.after(0.0).parsed == ParsedFile("good two", 1)
+
+
+async def test_new_version_of_equal_time_and_size_is_noticed_within_a_second(tmp_path):
+    path = tmp_path / "table"
+    path.write_text("good 1")
+    state = LastGoodFile.first(str(path), "prices", parse)
+    before = path.stat()
+    path.write_text("good 2")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    async with asyncio.timeout(1):
+        async for _ in changes():
+            following = state.after(0.0)
+            break
+    assert "it was written in place" in following.problems[0].reason

@@ -4,7 +4,7 @@
 import asyncio
 import hashlib
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -178,9 +178,6 @@ class FollowedObjects:
         for problem in new[:_MOST_WARNINGS]:
             _log.warning("object problem", plugin=self._owner, problem=problem)
 
-    def changes(self) -> AsyncIterator[None]:
-        return changes(*self.paths)
-
     def _with_content(self, file: Path, before: FileVersion, content: FileContent, now: float) -> FileVersion:
         seen = hashlib.blake2b(content.data).digest()
         if not content.data.strip() and before.objects.held:  # another process may be writing it
@@ -246,7 +243,7 @@ class FollowsObjects(ObjectReader[P]):
 
     async def follow_files(self, changed: Callable[[AffectedEndpoints], object]) -> None:
         if self._objects.paths:
-            async for _ in self._objects.changes():
+            async for _ in changes():
                 if (affected := await self.check()) is not None:
                     changed(affected)
 

@@ -111,7 +111,7 @@ class ClusterTaggerParameters(Parameters, frozen=True):
     MultiKueueConfig, InferencePoolImport; with `usageScores` also Node, Pod, ResourceSlice and ResourceClaim of the
     local cluster. A file can have several documents."""
     watch_files: bool = True
-    """Apply new versions of all files together, as soon as they are written."""
+    """Apply new versions of all files together, within a second."""
     missing_file_grace_period: str = "5m"
     """Time for which the objects of a missing or empty file stay in effect: `0s` removes them immediately."""
     cluster: str = ""

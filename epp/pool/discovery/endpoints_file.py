@@ -196,7 +196,7 @@ class FileDiscoveryParameters(Parameters, frozen=True):
     region and zone of the locality, and the metadata `envoy.lb`, become labels; weights and priorities have no
     effect."""
     watch_file: bool = False
-    """Apply each new version of the file immediately."""
+    """Apply each new version of the file within a second."""
 
     def __post_init__(self) -> None:
         if not self.path:
@@ -260,7 +260,7 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.resolver.follow(pool))
             if self.parameters.watch_file:
-                async for _ in changes(Path(self._path)):
+                async for _ in changes():
                     await self.reread(pool)
 
     async def reread(self, pool: Pool) -> None:

@@ -21,6 +21,7 @@ from epp.kube.objects.core import Pod
 from epp.kube.objects.followed import FollowedObjects
 from epp.kube.objects.inference import POOL_GROUP, InferencePool
 from epp.pool.discovery.pods import Chosen, PodChoice, choose
+from epp.runtime.followed_files import changes
 
 _KINDS = frozenset({("", "Pod"), ("", "Node"), (POOL_GROUP, "InferencePool")})
 
@@ -49,7 +50,7 @@ class PodFileParameters(Parameters, frozen=True):
     cluster: str = ""
     """Name of the cluster of the files; empty for the local cluster."""
     watch_files: bool = True
-    """Apply new versions of the files as soon as they are written."""
+    """Apply new versions of the files within a second."""
     missing_file_grace_period: str = "5m"
     """Time for which the pods of a missing or empty file are kept; `0s` removes them immediately."""
 
@@ -124,7 +125,7 @@ class PodFileDiscovery(Discovery[PodFileParameters]):
     async def follow(self, pool: Pool) -> None:
         if not self.parameters.watch_files:
             await asyncio.Event().wait()
-        async for _ in self._source.changes():
+        async for _ in changes():
             await self.check(pool)
 
     async def check(self, pool: Pool) -> None:

@@ -16,7 +16,7 @@ from epp.cli.commands import COMMANDS
 
 HEAVY = ("aiohttp", "grpc", "numpy", "prometheus_client", "rich", "structlog", "google.protobuf")
 NETWORK = ("aiohttp", "grpc", "prometheus_client")
-UNUSED = ("cryptography", "lightkube", "numpy.random", "watchfiles")
+UNUSED = ("cryptography", "lightkube", "numpy.random")
 """Of a picker with the default configuration and a certificate of its own."""
 DEFAULT_CONFIG = Path(__file__).parents[3] / "config" / "llm-d-default.yaml"
 ASKED = [["--version"], ["--help"], *([*name.split(), "--help"] for name in COMMANDS)]
