@@ -3,7 +3,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
@@ -224,7 +224,7 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
             raise UnknownClientError
         return directory.none(fairness_id), By.NOTHING
 
-    async def follow(self) -> None:
+    async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:  # noqa: ARG002  no tags
         if self._file is None:
             return
         async for _ in changes():
@@ -299,9 +299,7 @@ class TenantQuotasParameters(Parameters, frozen=True):
         )
 
 
-class TenantQuotas(
-    QuotaSource[TenantQuotasParameters], FollowsObjects[TenantQuotasParameters], Follower[TenantQuotasParameters]
-):
+class TenantQuotas(QuotaSource[TenantQuotasParameters], FollowsObjects[TenantQuotasParameters]):
     """Limits each request of a tenant (`single`), and all requests of a tenant together (`total`).
 
     The plugin `tenants` identifies the tenant of a request; without it, the fairness id is the tenant. Limits on
@@ -353,9 +351,6 @@ class TenantQuotas(
         """Read these files after those of the parameters."""
         if self.parameters.kinds:
             super().read_files(paths)
-
-    async def follow(self) -> None:
-        await self.follow_files(lambda _: None)
 
     def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:  # noqa: ARG002  no tags
         objects = ObjectsByKind(change.files)

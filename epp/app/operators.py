@@ -36,12 +36,10 @@ from epp.explain.recorder import Recorder
 from epp.explain.shadows import Shadows
 from epp.extproc.budgets import Budgets
 from epp.framework.clock import Clock
-from epp.framework.cluster_objects import ObjectReader
 from epp.framework.files import only_files
 from epp.framework.messages import quoted
 from epp.framework.plugin import Plugin
 from epp.framework.plugin_status import HasInputs
-from epp.framework.registry import Registry
 from epp.kube.readers import ClusterReaders
 from epp.runtime.supervisor import Supervisor
 from epp.sharing.channel import ChannelClosedError
@@ -59,7 +57,6 @@ class Operators:
 
     settings: PickerSettings
     clock: Clock
-    registry: Registry
     running: RunningConfig
     metrics: Metrics
     recorder: Recorder | None
@@ -68,6 +65,8 @@ class Operators:
     supervisor: Supervisor
     kubernetes: Kubernetes | None
     readers: ClusterReaders
+    builder: Callable[[], Builder]
+    """Returns the builder of the next configuration."""
     config: Callable[[], ConfigState]
     budgets: Callable[[], Budgets]
     unready_reason: Callable[[], str]
@@ -157,10 +156,7 @@ class Operators:
 
     def _on_trial(self, text: str) -> Assembly:
         """Return a configuration on trial; called in a thread. Raises ConfigurationError."""
-        settings, in_effect = self.settings, self.running.assembly
-        previous = in_effect.instances.by_name
-        builder = Builder(self.registry, self.clock, experimental=settings.experimental, previous=previous)
-        return on_trial(text, builder, in_effect, settings.object_paths)
+        return on_trial(text, self.builder(), self.running.assembly)
 
     async def _held(self) -> HeldRequests:
         """Return the open requests of all processes by endpoint and tenant."""
@@ -235,16 +231,12 @@ def admin_routes(picker: PickerView, recorder: Recorder | None) -> Sequence[web.
     )
 
 
-def on_trial(text: str, builder: Builder, in_effect: Assembly, object_paths: Sequence[str]) -> Assembly:
+def on_trial(text: str, builder: Builder, in_effect: Assembly) -> Assembly:
     """Return a configuration, assembled from its text, that does not observe, follow or collect anything.
 
-    It may only name files that the configuration in effect names, because errors quote the content of files. Raises
-    ConfigurationError.
+    It may only name files that the configuration in effect names, and the object files of the builder, because errors
+    quote the content of files. Raises ConfigurationError.
     """
     named = (value for plugin in in_effect.loaded.model.plugins for value in texts_in(plugin.parameters))
-    with only_files(tuple(named), below=object_paths):
-        assembly = assemble(load_text(text, "config"), builder)
-        for plugin in assembly.plugins:
-            if isinstance(plugin, ObjectReader) and plugin is not builder.previous.get(plugin.name):
-                plugin.read_files(object_paths)
-    return assembly
+    with only_files(tuple(named), below=(*builder.object_paths, *builder.any_pool_object_paths)):
+        return assemble(load_text(text, "config"), builder)

@@ -26,7 +26,6 @@ from epp.extproc.budgets import Claim
 from epp.extproc.exchange import ExchangeSettings, GatewayTraits
 from epp.extproc.session import Session
 from epp.framework import SystemClock
-from epp.framework.cluster_objects import ObjectReader
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Plugin, SchedulingObserver
 from epp.framework.registry import Registry
@@ -148,7 +147,6 @@ class Picker:
         self.operators = Operators(
             settings,
             self._clock,
-            self._registry,
             self._running,
             self.metrics,
             self.recorder,
@@ -157,6 +155,7 @@ class Picker:
             self._supervisor,
             self._kubernetes,
             self._readers,
+            builder=lambda: self._builder(self.plugins),
             config=lambda: self.config,
             budgets=lambda: self._servers.extproc.budgets,
             unready_reason=self._unready_reason,
@@ -349,7 +348,7 @@ class Picker:
             self._supervisor.start("configuration", self._follow_config)
         if (policies := self._settings.policies) is not None:
             self._supervisor.start(
-                "policies", lambda: policies.follow_files(lambda _: self.director.use_policies(policies.policies))
+                "policies", lambda: policies.follow(lambda _: self.director.use_policies(policies.policies))
             )
         if self._lag is not None:
             self._supervisor.start("event loop lag", partial(self._lag.follow, self._settings.stall_seconds))
@@ -457,13 +456,18 @@ class Picker:
         return assembly
 
     def _build(self, loaded: LoadedConfig, previous: Mapping[str, Plugin[Any]]) -> Assembly:
-        builder = Builder(self._registry, self._clock, experimental=self._settings.experimental, previous=previous)
-        assembly = assemble(loaded, builder, observer=self._scheduling)
-        for plugin in assembly.plugins:
-            if isinstance(plugin, ObjectReader) and plugin is not previous.get(plugin.name):
-                paths = self._settings.object_paths
-                plugin.read_files(paths or (self._settings.any_pool_object_paths if plugin.is_for_any_pool else ()))
-        return assembly
+        return assemble(loaded, self._builder(previous), observer=self._scheduling)
+
+    def _builder(self, previous: Mapping[str, Plugin[Any]]) -> Builder:
+        settings = self._settings
+        return Builder(
+            self._registry,
+            self._clock,
+            experimental=settings.experimental,
+            previous=previous,
+            object_paths=settings.object_paths,
+            any_pool_object_paths=settings.any_pool_object_paths,
+        )
 
     def _reviewing_api(self) -> KubeApi:
         """Return the API server for token reviews: that of the pool, or the default one; raises ConfigurationError."""

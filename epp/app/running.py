@@ -3,7 +3,7 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,6 @@ from epp.framework.datalayer import (
     EndpointSource,
     Feed,
     Follower,
-    FollowingTagger,
     Tagger,
     TrustsMetrics,
 )
@@ -120,7 +119,7 @@ class RunningConfig:
             outliers=self.director.outliers,
         )
         self._following: tuple[asyncio.Task[None], ...] = ()
-        self._plugin_tasks: dict[tuple[str, Plugin[Any]], asyncio.Task[None]] = {}
+        self._plugin_tasks: dict[Follower[Any], asyncio.Task[None]] = {}
 
     @property
     def failing_tasks(self) -> Mapping[str, str]:
@@ -297,9 +296,9 @@ class RunningConfig:
                     remedy="start with --pool-name or --endpoint-selector, or remove it from the configuration",
                 )
 
-    def _retag(self, reader: ObjectReader[Any], concerns: AffectedEndpoints) -> None:
-        if self._collects and isinstance(reader, Tagger):
-            self._tagging.retag(reader, concerns)
+    def _retag(self, plugin: Plugin[Any], concerns: AffectedEndpoints) -> None:
+        if self._collects and isinstance(plugin, Tagger):
+            self._tagging.retag(plugin, concerns)
 
     def _follow_discovery(self) -> None:
         for task in self._following:
@@ -320,19 +319,15 @@ class RunningConfig:
         return [each for each in assembly.readings if self._collects or not _only_tags(each.reader)]
 
     def _sync_tasks(self) -> None:
-        """Run exactly one task for each plugin in use that follows files or another source."""
-        wanted: dict[tuple[str, Plugin[Any]], tuple[Callable[[], Awaitable[None]], str]] = {}
-        for follower in self.assembly.instances.of(Follower):
-            wanted["follower", follower] = follower.follow, f"follower {follower.name}"
-        for tagger in self._taggers(self.assembly):
-            if isinstance(tagger, FollowingTagger):
-                follow = partial(tagger.follow, partial(self._tagging.retag, tagger))
-                wanted["tagger", tagger] = follow, f"tagger {tagger.name}"
-        for key in self._plugin_tasks.keys() - wanted:
-            self._plugin_tasks.pop(key).cancel()
-        for key in wanted.keys() - self._plugin_tasks.keys():
-            work, name = wanted[key]
-            self._plugin_tasks[key] = self._supervisor.start(key[0], work, name=name)
+        """Run exactly one task for each follower in use; a worker omits taggers, because the main process tags."""
+        followers = self.assembly.instances.of(Follower)
+        wanted = {each for each in followers if self._collects or not isinstance(each, Tagger)}
+        for follower in self._plugin_tasks.keys() - wanted:
+            self._plugin_tasks.pop(follower).cancel()
+        for follower in wanted - self._plugin_tasks.keys():
+            kind = "tagger" if isinstance(follower, Tagger) else "follower"
+            follow = partial(follower.follow, partial(self._retag, follower))
+            self._plugin_tasks[follower] = self._supervisor.start(kind, follow, name=f"{kind} {follower.name}")
 
 
 def _only_tags(plugin: Plugin[Any]) -> bool:

@@ -16,7 +16,7 @@ from epp.config.load import LoadedConfig
 from epp.config.model import API_VERSION, LEGACY_API_VERSION, EndpointPickerConfig, PluginRef
 from epp.config.probe import SLOW_SECONDS, TIME_LIMIT_SECONDS, Findings, in_time, rehearse, rehearse_scheduling
 from epp.config.profiles import build_profiles, check_shadows, choose_aggregator, choose_profile_picker, divide_profiles
-from epp.framework.cluster_objects import Reading
+from epp.framework.cluster_objects import ObjectReader, Reading
 from epp.framework.datalayer import Discovery, EndpointSource, Feed, Tagger
 from epp.framework.headers import RESERVED
 from epp.framework.plugin import Plugin, SchedulingObserver, all_roles
@@ -65,7 +65,8 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     """Build all plugins of a configuration, and connect them.
 
     Raises InvalidConfigError with all problems of structure, types and parameters; if there are none, with all problems
-    of references, profiles and the data layer.
+    of references, profiles and the data layer. Then the new plugins read the object files of the builder, which may
+    raise another ConfigurationError.
     """
     instances = Instances(loaded, builder)
     for index, spec in loaded.readable_plugins.items() if loaded.problems else enumerate(loaded.model.plugins):
@@ -101,7 +102,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     instances.raise_problems()
     check_shadows(loaded.model, complete, shadows, instances)
     found_by_lint = lint(loaded, every, layer.feeds, instances, admission.flow_control)
-    return Assembly(
+    assembly = Assembly(
         loaded=loaded,
         pipeline=Pipeline(
             parsers=ParserTable(parsers),
@@ -123,6 +124,15 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
         instances=instances,
         warnings=tuple(in_order_of_the_file([*instances.warnings, *found_by_lint])),
     )
+    _read_object_files(instances, builder)
+    return assembly
+
+
+def _read_object_files(instances: Instances, builder: Builder) -> None:
+    for reader in instances.of(ObjectReader):
+        if reader is not builder.previous.get(reader.name):
+            any_pool = builder.any_pool_object_paths if reader.is_for_any_pool else ()
+            reader.read_files(builder.object_paths or any_pool)
 
 
 def _response_needs(instances: Instances) -> ResponseNeeds:

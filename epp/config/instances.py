@@ -30,6 +30,10 @@ class Builder:
     """Whether plugins of stability Alpha may be used."""
     previous: Mapping[str, Plugin[Any]] = field(default_factory=dict)
     """Instances of the previous configuration; an unchanged one is kept with its state."""
+    object_paths: tuple[str, ...] = ()
+    """Files with objects for plugins that read objects."""
+    any_pool_object_paths: tuple[str, ...] = ()
+    """Files with objects for plugins that do not depend on the pool; used if `object_paths` is empty."""
 
 
 class Instances:

@@ -249,20 +249,16 @@ def every_endpoint(_endpoint: Endpoint) -> bool:
     return True
 
 
-class FollowingTagger(Tagger[P]):
-    """A tagger whose data changes while it runs."""
-
-    @abstractmethod
-    async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:
-        """Apply changes until cancelled; call `changed` with the endpoints that must be tagged again."""
-
-
 class Follower(Plugin[P], role=Role(title="Followers of files and services")):
     """Follows its own files, or keeps connections to a service, while it runs."""
 
     @abstractmethod
-    async def follow(self) -> None:
-        """Apply new versions, or keep connections, until cancelled."""
+    async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:
+        """Apply new versions, or keep connections, until cancelled.
+
+        A follower that is also a tagger calls `changed` with the endpoints that must be tagged again. Other followers
+        have no reason to call it.
+        """
 
 
 class EndpointNotifications(Plugin[P], role=Role(title="Notifications")):

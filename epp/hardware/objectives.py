@@ -13,7 +13,7 @@ from typing_extensions import TypeVar
 from epp.framework import Parameters
 from epp.framework.accelerators.selection import ANY, Selection, combined
 from epp.framework.cluster_objects import ObjectKind, ObjectsOfKind
-from epp.framework.datalayer import AffectedEndpoints, Follower, no_endpoint
+from epp.framework.datalayer import AffectedEndpoints, no_endpoint
 from epp.framework.plugin_status import IgnoredValue, InputState
 from epp.kube.objects.base import Object
 from epp.kube.objects.decode import Kinds
@@ -173,7 +173,7 @@ class ObjectParameters(Parameters, frozen=True):
 OP = TypeVar("OP", bound=ObjectParameters, default=ObjectParameters)
 
 
-class ObjectFollower(FollowsObjects[OP], Follower[OP]):
+class ObjectFollower(FollowsObjects[OP]):
     """Keeps `objectives` up to date; an object with an invalid value does not replace a valid one."""
 
     def setup(self) -> None:
@@ -187,9 +187,6 @@ class ObjectFollower(FollowsObjects[OP], Follower[OP]):
     @property
     def kinds(self) -> Sequence[ObjectKind]:
         return super().kinds if self.parameters.read_cluster else ()
-
-    async def follow(self) -> None:
-        await self.follow_files(lambda _: None)
 
     def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:  # noqa: ARG002  no tags
         objectives = objectives_of(change.files, self.parameters.pool_name)

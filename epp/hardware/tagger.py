@@ -13,7 +13,7 @@ import structlog
 from epp.framework.accelerators.arrays import PLACEMENT
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind
 from epp.framework.cluster_objects import ObjectKind, ObjectsOfKind
-from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, KnowsAccelerators, Report, every_endpoint
+from epp.framework.datalayer import AffectedEndpoints, KnowsAccelerators, Report, every_endpoint
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin_status import InputState, PluginMetric, Sample
 from epp.framework.quantities import duration_setting
@@ -93,11 +93,7 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
                 raise ValueError(f"{place}.profile {fault}")
 
 
-class AcceleratorTagger(
-    FollowingTagger[AcceleratorTaggerParameters],
-    KnowsAccelerators[AcceleratorTaggerParameters],
-    FollowsObjects[AcceleratorTaggerParameters],
-):
+class AcceleratorTagger(KnowsAccelerators[AcceleratorTaggerParameters], FollowsObjects[AcceleratorTaggerParameters]):
     """Merges the facts of all sources on an endpoint's hardware into its accelerator tag, field by field.
 
     Precedence: `overrides` and the endpoint list's own `accelerator`; the class named by a trusted pod; claims (DRA,

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The extractor of topology labels: the location of an endpoint from its own labels and those of its node."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 
 from epp.framework.cluster_objects import ObjectsOfKind
-from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, Report, every_endpoint
+from epp.framework.datalayer import AffectedEndpoints, Report, Tagger, every_endpoint
 from epp.framework.endpoint import Endpoint
 from epp.framework.limits import NameOrDefault
 from epp.framework.plugin import Parameters
@@ -40,7 +40,7 @@ class TopologyParameters(Parameters, frozen=True):
     of `--objects`; new versions apply within a second. An object in a file replaces one with the same name."""
 
 
-class TopologyExtractor(FollowingTagger[TopologyParameters], FollowsObjects[TopologyParameters]):
+class TopologyExtractor(Tagger[TopologyParameters], FollowsObjects[TopologyParameters]):
     """Reads host, rack, zone and region of an endpoint from its labels; a level without a label is unknown.
 
     The cluster is the one that discovery reports, or `localCluster`. A missing label is read from the Node of the
@@ -88,9 +88,6 @@ class TopologyExtractor(FollowingTagger[TopologyParameters], FollowsObjects[Topo
             region=place(names.region),
             cluster=endpoint.cluster or names.local_cluster,
         )
-
-    async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:
-        await self.follow_files(changed)
 
     def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:
         """Return the nodes of these objects; a change in the cluster affects the endpoints on the changed nodes."""

@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from epp.framework.cluster_objects import ObjectKind, ObjectReader, ObjectsOfKind
-from epp.framework.datalayer import AffectedEndpoints
+from epp.framework.datalayer import AffectedEndpoints, Follower
 from epp.framework.files import FileContent, doubt, next_wait
 from epp.framework.plugin import P
 from epp.framework.plugin_status import IgnoredValue, InputProblem, InputState
@@ -215,7 +215,7 @@ Effect = Callable[[], AffectedEndpoints]
 """Puts a new state into effect, in the event loop; returns the affected endpoints."""
 
 
-class FollowsObjects(ObjectReader[P]):
+class FollowsObjects(ObjectReader[P], Follower[P]):
     """A plugin that builds its state in a thread and applies it in the event loop, one change at a time."""
 
     decode = staticmethod(decode_object)
@@ -241,7 +241,8 @@ class FollowsObjects(ObjectReader[P]):
     def can_read(self, kind: ObjectKind) -> bool:
         return (kind.group, kind.kind) in self._objects.kinds
 
-    async def follow_files(self, changed: Callable[[AffectedEndpoints], object]) -> None:
+    async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:
+        """Apply new versions of the files until cancelled; return at once if there are no files."""
         if self._objects.paths:
             async for _ in changes():
                 if (affected := await self.check()) is not None:

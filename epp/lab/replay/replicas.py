@@ -15,8 +15,7 @@ from epp.app.running import sweep_outliers, sweep_quotas, sweep_reservations
 from epp.config import Assembly, Builder, LoadedConfig, assemble
 from epp.framework import Endpoint
 from epp.framework.clock import Clock, ManualClock
-from epp.framework.cluster_objects import ObjectReader
-from epp.framework.datalayer import Feed, Follower, FollowingTagger, Report
+from epp.framework.datalayer import Feed, Follower, Report
 from epp.framework.registry import Registry
 from epp.framework.sharing import Shareable
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
@@ -259,7 +258,7 @@ def check_config(config: LoadedConfig, options: ReplayOptions) -> list[str]:
     found += [
         f"{plugin.name}: files or services that it follows are read at the start only"
         for plugin in assembly.plugins
-        if isinstance(plugin, Follower | FollowingTagger)
+        if isinstance(plugin, Follower)
         and not isinstance(plugin, AcceleratorTagger | TopologyExtractor | TokenProducer | PrecisePrefixCacheProducer)
     ]
     return found
@@ -267,11 +266,8 @@ def check_config(config: LoadedConfig, options: ReplayOptions) -> list[str]:
 
 def _assemble(config: LoadedConfig, clock: Clock, options: ReplayOptions) -> Assembly:
     registry = Registry(modules=options.plugin_modules)
-    assembly = assemble(config, Builder(registry, clock, experimental=options.experimental))
-    for plugin in assembly.plugins if options.objects else ():
-        if isinstance(plugin, ObjectReader):
-            plugin.read_files(options.objects)
-    return assembly
+    builder = Builder(registry, clock, experimental=options.experimental, object_paths=options.objects)
+    return assemble(config, builder)
 
 
 def _reads_load(feed: Feed) -> bool:

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from epp.framework.cluster_objects import HubAccess, ObjectKind, ObjectsOfKind
 from epp.framework.clusters import CLUSTER, CLUSTER_LABELS, cluster_of
-from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, Report, no_endpoint
+from epp.framework.datalayer import AffectedEndpoints, Report, Tagger, no_endpoint
 from epp.framework.endpoint import Endpoint
 from epp.framework.limits import NonNegative
 from epp.framework.plugin import Parameters
@@ -172,7 +172,7 @@ class _State(NamedTuple):
         return (*self.hub.problems, *self.faults, *([_NO_PODS] if self.without_pods else ()))
 
 
-class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[ClusterTaggerParameters]):
+class ClusterTagger(Tagger[ClusterTaggerParameters], FollowsObjects[ClusterTaggerParameters]):
     """Tags endpoints with the status of their cluster on a hub of Open Cluster Management.
 
     The status has scores, the placements that chose the cluster, taints, labels and claims, and whether multi-cluster
@@ -278,7 +278,7 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_time(changed))
             if self.parameters.watch_files:
-                tasks.create_task(self.follow_files(changed))
+                tasks.create_task(super().follow(changed))
 
     async def pass_time(self) -> AffectedEndpoints:
         """Apply changes due to time; return the endpoints whose status changed."""

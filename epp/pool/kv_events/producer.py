@@ -32,7 +32,7 @@ from epp.framework import (
     SchedulingResult,
     Snapshot,
 )
-from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, Report
+from epp.framework.datalayer import AffectedEndpoints, Follower, Report, Tagger
 from epp.framework.endpoint import Identity
 from epp.framework.messages import listed
 from epp.framework.plugin_status import Distribution, InputState, PluginMetric, Sample, endpoint_state
@@ -103,7 +103,7 @@ PP = TypeVar("PP", bound=PrecisePrefixCacheParameters, default=PrecisePrefixCach
 
 
 class PrecisePrefixCacheProducer(
-    Producer[PP], Admitter[PP], PreRequest[PP], ResponseReporter[PP], EndpointObserver[PP], FollowingTagger[PP]
+    Producer[PP], Admitter[PP], PreRequest[PP], ResponseReporter[PP], EndpointObserver[PP], Tagger[PP], Follower[PP]
 ):
     """Publishes, for each endpoint, the leading blocks of the prompt that its KV cache holds, as its engine reports.
 

@@ -104,7 +104,7 @@ class PrecisePrefixCacheScorer(
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(super().follow(changed))
                 if self._tokens is not None:
-                    tasks.create_task(self._tokens.follow())
+                    tasks.create_task(self._tokens.follow(changed))
 
     def produce(self, request: Request, candidates: Candidates) -> None:
         if not self._is_bound:

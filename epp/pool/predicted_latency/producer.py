@@ -2,7 +2,7 @@
 """Publishes the predicted latency of a request at each endpoint, and learns from responses."""
 
 import os
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import inf, isfinite, nan
@@ -40,7 +40,7 @@ from epp.framework import (
     SchedulingResult,
     Snapshot,
 )
-from epp.framework.datalayer import Follower
+from epp.framework.datalayer import AffectedEndpoints, Follower
 from epp.framework.expected_times import batch_sizes, target_seconds, uncached_tokens, waited_seconds
 from epp.framework.headers import SLO_TPOT_MS, SLO_TTFT_MS
 from epp.framework.plugin_status import InputState, PluginMetric, Sample
@@ -191,7 +191,7 @@ class PredictedLatencyProducer(
             return None
         return self._ask(client, request, candidates) if client.takes(len(candidates)) else None
 
-    async def follow(self) -> None:
+    async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:  # noqa: ARG002  no tags
         if self._client is not None:
             await self._client.run()
 

@@ -3,7 +3,7 @@
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from functools import partial
 from hashlib import blake2b
@@ -23,7 +23,7 @@ from epp.framework import (
     Request,
     Stability,
 )
-from epp.framework.datalayer import Follower
+from epp.framework.datalayer import AffectedEndpoints, Follower
 from epp.framework.plugin_status import InputProblem, InputState, PluginMetric, Sample
 from epp.framework.quantities import parse_duration
 from epp.plugins.encoder_cache import VideoEstimate, describes_videos, with_sizes
@@ -269,7 +269,7 @@ class TokenProducer(
 
         return RenderService(service, self.parameters.model_name)
 
-    async def follow(self) -> None:
+    async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:  # noqa: ARG002  no tags
         if self._fetches is not None:
             await self._fetches.run()
 

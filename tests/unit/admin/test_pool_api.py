@@ -94,7 +94,7 @@ class House:
     def build(self, text: str):
         self.built += 1
         builder = Builder(self.registry, self.clock, previous=self.assembly.instances.by_name)
-        return on_trial(text, builder, self.assembly, ())
+        return on_trial(text, builder, self.assembly)
 
     def on_loop(self, work):
         return asyncio.run(self.loop.call(work))

@@ -14,7 +14,7 @@ from epp.framework.datalayer import (
     DataSource,
     Discovery,
     Extractor,
-    FollowingTagger,
+    Follower,
     PageError,
     Report,
     Tagger,
@@ -67,7 +67,7 @@ class Hosts(Discovery[HostsParameters]):
             self.follows = False
 
 
-class Zone(FollowingTagger):
+class Zone(Tagger, Follower):
     """Puts every endpoint in a zone that it learns as it follows; fails the first time it follows."""
 
     plugin_type = "zone"

@@ -300,13 +300,13 @@ def test_ome_5_made_up_models_and_objectives_are_not_remembered(objects):
 
 async def test_ome_5_follows_until_cancelled(objects):
     plugin = build(paths=[objects(service(**selector(minMemory=40)))])
-    task = asyncio.create_task(plugin.follow())
+    task = asyncio.create_task(plugin.follow(lambda _: None))
     try:
         objects(service(**selector(minMemory=80)))
         await until(lambda: memory(plugin, "llama") == 80, "the new version counts")
     finally:
         task.cancel()
-    await build().follow()  # nothing to follow
+    await build().follow(lambda _: None)  # nothing to follow
 
 
 def test_ome_5_the_inventory_of_hardware_says_what_is_wrong_with_services(objects):

@@ -17,7 +17,7 @@ from tests.support.waiting import until
 
 @contextlib.asynccontextmanager
 async def following(world):
-    task = asyncio.create_task(world.plugin.follow())
+    task = asyncio.create_task(world.plugin.follow(lambda _: None))
     try:
         yield world
     finally:

@@ -257,7 +257,7 @@ def test_files_without_objects_that_count_are_refused():
 
 async def test_tf_1_new_version_of_a_file_is_followed(files):
     plugin = build(gpuResourceQuotas=True, paths=[files(gpu_quota(total={"maxWorkers": 20}))])
-    following = asyncio.create_task(plugin.follow())
+    following = asyncio.create_task(plugin.follow(lambda _: None))
     try:
         files(gpu_quota(total={"maxWorkers": 7}))
         await until(lambda: quota_is(plugin, 7), "the new version is in effect", seconds=60)

@@ -207,7 +207,7 @@ async def test_new_versions_apply_while_requests_come_however_the_file_is_replac
     plain = tmp_path / "keys.yaml"
     plain.write_text("sk-1: team-a\n")
     mounted_plugin, plain_plugin = build(tmp_path / "mounted" / "keys.yaml"), build(plain)
-    tasks = [asyncio.create_task(each.follow()) for each in (mounted_plugin, plain_plugin)]
+    tasks = [asyncio.create_task(each.follow(lambda _: None)) for each in (mounted_plugin, plain_plugin)]
     try:
         for name in ("team-b", "team-c", "team-a"):
             text = f"sk-1: {name}\n"
@@ -222,6 +222,6 @@ async def test_new_versions_apply_while_requests_come_however_the_file_is_replac
 
 async def test_plugin_without_a_file_follows_none():
     plugin = build_tenants()
-    await asyncio.wait_for(plugin.follow(), DEADLINE_SECONDS)
+    await asyncio.wait_for(plugin.follow(lambda _: None), DEADLINE_SECONDS)
     assert not await plugin.check()
     assert plugin.inputs.rejected == {}

@@ -63,7 +63,7 @@ class Asked:
 async def asked(parameters):
     """Run a producer with these parameters."""
     producer = build(parameters)
-    task = asyncio.create_task(producer.follow())
+    task = asyncio.create_task(producer.follow(lambda _: None))
     await asyncio.sleep(0)
     try:
         yield Asked(producer)

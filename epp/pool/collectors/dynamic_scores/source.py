@@ -10,7 +10,7 @@ from msgspec import Meta, field
 
 from epp.framework.cluster_objects import ObjectKind, ObjectsOfKind
 from epp.framework.clusters import CLUSTER_LABELS, cluster_of
-from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, Report, every_endpoint
+from epp.framework.datalayer import AffectedEndpoints, Report, Tagger, every_endpoint
 from epp.framework.endpoint import Endpoint
 from epp.framework.limits import AbsolutePath, Name
 from epp.framework.plugin import Parameters
@@ -200,7 +200,7 @@ _RESULTS = PluginMetric(
 )
 
 
-class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], FollowsObjects[DynamicScoreSourceParameters]):
+class DynamicScoreSource(Tagger[DynamicScoreSourceParameters], FollowsObjects[DynamicScoreSourceParameters]):
     """Requests scores from scorers of the Dynamic Scoring Framework of Open Cluster Management, and from pages.
 
     Every `interval`, the result of a query to Prometheus is posted to the scorer, whose results are joined to endpoints
@@ -270,7 +270,7 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], FollowsO
             Fetcher(timeout_seconds=timeout, ca_cert_path=self.parameters.ca_cert_path) as client,
             asyncio.TaskGroup() as tasks,
         ):
-            tasks.create_task(self.follow_files(changed))
+            tasks.create_task(super().follow(changed))
             running: dict[ScorerPoller, asyncio.Task[None]] = {}
             while True:
                 self._scorers_changed.clear()
