@@ -96,22 +96,22 @@ def test_every_flag_of_the_tables_was_compared():
 @pytest.mark.parametrize(
     ("limit", "written"),
     [
-        ("chunks, headers and trailers of a page", f"{response_parser.MOST_PIECES:,}"),
-        ("time for a page", f"`timeout` of the source ({http.ModelsSourceParameters().timeout})"),
-        ("bytes of a list of models", f"{http.MOST_BYTES // 2**20} MiB, {http.MOST_OBJECTS:,} objects"),
+        ("chunks, headers and trailers of a metrics response", f"{response_parser.MOST_PIECES:,} (fixed)"),
+        ("time for a metrics response", f"`timeout` of the source ({http.ModelsSourceParameters().timeout})"),
+        ("bytes of a list of models", f"{http.MOST_BYTES // 2**20} MiB, {http.MOST_OBJECTS:,} objects (fixed)"),
         (
-            "bytes of all pages that are kept whole and not all there yet",
             (
-                f"{PageLimits().arriving_bytes >> 20} MiB, beyond the first "
+                "bytes of incomplete metrics responses that a plugin needs as a whole, without the first "
                 f"{response_parser.UNCOUNTED_BYTES >> 10} KiB of each"
             ),
+            f"{PageLimits().arriving_bytes >> 20} MiB (fixed)",
         ),
-        ("names", f"{engine.MOST_ADAPTERS:,} adapters, of {engine.LONGEST_NAME} characters each"),
+        ("names", f"{engine.MOST_ADAPTERS:,} adapters, of {engine.LONGEST_NAME} characters each (fixed)"),
     ],
 )
 def test_limit_without_a_flag_is_that_of_the_code(limit, written):
     (row,) = [row for row in PAGES if row[0] == limit]
-    assert row[1].removeprefix("none: ") == written
+    assert row[1] == written
 
 
 def test_limits_of_bodies_are_those_of_the_code():
@@ -132,8 +132,8 @@ def test_limits_of_bodies_are_those_of_the_code():
 def test_limit_of_new_keys_is_that_of_the_code():
     rate = Limits().empty_records
     words = " ".join(PAGE.split())
-    assert f"more than {rate.burst:,} records come without any data, and {rate.per_second} a second" in words
-    assert f"decrypted {tls_session.FEW_RECORDS} at a time" in words
+    assert f"{rate.burst:,} TLS records without data in a burst, and {rate.per_second} per second" in words
+    assert f"decrypts {tls_session.FEW_RECORDS} records at a time" in words
 
 
 def test_threshold_of_a_logged_delay_is_that_of_its_flag():
