@@ -241,8 +241,8 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
         if following.parsed is not before.parsed:
             self.directory = await asyncio.to_thread(self._directory)
             _log.info("API keys updated", plugin=self.name, keys=self.directory.keys)
-        for problem in (*following.problems, *self.inputs.remarks):
-            _log.warning("problem with API keys", plugin=self.name, problem=str(problem))
+        for problem in self.inputs.sentences:
+            _log.warning("problem with API keys", plugin=self.name, problem=problem)
         return True
 
     def _directory(self) -> Directory:
@@ -354,14 +354,11 @@ class TenantQuotas(QuotaSource[TenantQuotasParameters], FollowsObjects[TenantQuo
 
     def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:  # noqa: ARG002  no tags
         objects = ObjectsByKind(change.files)
-        return partial(self._apply, change, objects, *quotas_by_namespace(objects))
+        return partial(self._assign, objects, *quotas_by_namespace(objects))
 
-    def _apply(
-        self, change: Change, objects: ObjectsByKind, by_namespace: Mapping[str, Quota], remarks: tuple[str, ...]
+    def _assign(
+        self, objects: ObjectsByKind, by_namespace: Mapping[str, Quota], remarks: tuple[str, ...]
     ) -> AffectedEndpoints:
         self._found, self._remarks = objects, remarks
-        self._objects.apply(change)
         self._quotas = {**by_namespace, **self._written}
-        inputs = self.inputs
-        self._objects.report((*map(str, (*inputs.problems, *inputs.ignored)), *inputs.remarks))
         return no_endpoint

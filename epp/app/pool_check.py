@@ -265,9 +265,7 @@ async def check_objects(api: KubeApi, readers: Iterable[ObjectReader[Any]], name
     found: dict[str, None] = {}
     for reader in readers:
         await reader.objects_changed([await _objects(api, reader, kind, namespace) for kind in reader.kinds])
-        inputs = reader.inputs
-        reported = (*map(str, (*inputs.problems, *inputs.ignored)), *inputs.remarks)
-        new = [sentence for sentence in reported if sentence not in found]
+        new = [sentence for sentence in reader.inputs.sentences if sentence not in found]
         found |= dict.fromkeys(new[:_MOST_SENTENCES])
         if (more := len(new) - _MOST_SENTENCES) > 0:
             found[f"cluster: and {more} more object problems of {reader.name}"] = None

@@ -133,7 +133,7 @@ async def _report(flags: Accelerators) -> Report:
         if flags.fit
         else None,
         quota_reports(source.inventory.gpu_quotas.values()),
-        (*source.problems, *source.inventory.other_problems),
+        (*source.inputs.sentences, *source.inventory.other_problems),
         remarks,
         source.inventory.skipped,
     )

@@ -183,8 +183,7 @@ def _on_inputs(loaded: LoadedConfig, assembly: Assembly) -> Iterator[Problem]:
                     plugin.listed()
             except (ConfigurationError, OSError) as error:
                 yield loaded.problem(f"plugin {plugin.name!r}: {error}")
-        inputs = plugin.inputs
-        found = [*map(str, inputs.problems), *map(str, inputs.ignored), *inputs.remarks]
+        found = plugin.inputs.sentences
         yield from (loaded.problem(f"plugin {plugin.name!r}: {sentence}") for sentence in found[:_MOST_SENTENCES])
         if (more := len(found) - _MOST_SENTENCES) > 0:
             yield loaded.problem(f"plugin {plugin.name!r}: and {more} more problems of its files")

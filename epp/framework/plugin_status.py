@@ -62,6 +62,11 @@ class InputState:
     remarks: tuple[str, ...] = ()
     """Other messages about objects in effect, such as unused objects and duplicate names."""
 
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """A sentence for each problem, each ignored value and each remark."""
+        return (*map(str, self.problems), *map(str, self.ignored), *self.remarks)
+
 
 class HasInputs(Protocol):
     """A plugin, or a flag that names files."""

@@ -106,8 +106,6 @@ class Inventory:
     """All impossible values, which are ignored."""
     remarks: tuple[str, ...] = ()
     """Further messages about objects in effect."""
-    problems: tuple[str, ...] = ()
-    """Messages about all objects, including rejected versions."""
     other_problems: tuple[str, ...] = ()
     """Messages about objects that another plugin reports if it is configured."""
     selectors: tuple[str, ...] = ()
@@ -207,7 +205,6 @@ class Inventory:
             issues=issues,
             ignored=ignored,
             remarks=remarks,
-            problems=(*(str(each) for file in files for each in file.problems), *remarks, *map(str, ignored)),
             other_problems=tuple(map(str, ignored_values(files))),
             selectors=tuple(
                 f"{kind.__name__} {each.id}"

@@ -193,8 +193,6 @@ class ObjectFollower(FollowsObjects[OP]):
 
         def effect() -> AffectedEndpoints:
             self.objectives = objectives
-            self._objects.apply(change)
-            self._objects.report(map(str, (*self.inputs.problems, *objectives.ignored)))
             return no_endpoint
 
         return effect

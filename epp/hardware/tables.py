@@ -165,20 +165,12 @@ class Tables(msgspec.Struct, frozen=True):
 
     @property
     def inputs(self) -> InputState:
+        prices = self.price_file
         return InputState(
             tuple(problem for file in self.files for problem in file.problems),
             {str(file.path): file.rejected for file in self.files},
+            remarks=() if prices is None else tuple(f"{prices.path}: {each}" for each in self.prices.remarks),
         )
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        if self.price_file is None:
-            return ()
-        return tuple(f"{self.price_file.path}: {each}" for each in self.prices.remarks)
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        return (*map(str, self.inputs.problems), *self.remarks)
 
     def after(self, now: float) -> "Tables":
         """Read the files at a monotonic time; return the next state, or this one without a change."""

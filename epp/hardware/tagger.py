@@ -3,6 +3,7 @@
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from threading import Lock
 from typing import Literal
@@ -137,7 +138,7 @@ class AcceleratorTagger(KnowsAccelerators[AcceleratorTaggerParameters], FollowsO
             ALL_KINDS - INFERENCE_KINDS - CLUSTER_KINDS - SCORER_KINDS - MEMORY_QUOTA_KINDS,
             grace_period=self.parameters.missing_file_grace_period,
         )
-        self._objects.report(self.problems)
+        self._objects.report(self.sentences)
 
     @property
     def has_prices(self) -> bool:
@@ -146,17 +147,13 @@ class AcceleratorTagger(KnowsAccelerators[AcceleratorTaggerParameters], FollowsO
         return declared or self._tables.has_prices or self.inventory.has_prices
 
     @property
-    def problems(self) -> Sequence[str]:
-        return (*self.inventory.problems, *self._tables.problems)
-
-    @property
     def inputs(self) -> InputState:
-        parts = (self._objects.inputs, self._tables.inputs)
+        objects, tables = self._objects.inputs, self._tables.inputs
         return InputState(
-            tuple(problem for part in parts for problem in part.problems),
-            {file: count for part in parts for file, count in part.rejected.items()},
+            (*objects.problems, *tables.problems),
+            {**objects.rejected, **tables.rejected},
             ignored=self.inventory.ignored,
-            remarks=(*self.inventory.remarks, *self._tables.remarks),
+            remarks=(*self.inventory.remarks, *tables.remarks),
         )
 
     @property
@@ -260,7 +257,7 @@ class AcceleratorTagger(KnowsAccelerators[AcceleratorTaggerParameters], FollowsO
         inventory = Inventory.build(change.files, before)
 
         def effect() -> AffectedEndpoints:
-            self._apply(change, inventory, self._tables)
+            self._assign(inventory, self._tables)
             if self.clock.now() - self._warned_since > _WARN_AGAIN_SECONDS:
                 self._endpoint_problems.clear()
                 self._warned_since = self.clock.now()
@@ -279,16 +276,14 @@ class AcceleratorTagger(KnowsAccelerators[AcceleratorTaggerParameters], FollowsO
 
         def effect() -> AffectedEndpoints:
             self._endpoint_problems.clear()
-            self._apply(found, inventory, tables)
+            self._assign(inventory, tables)
             return every_endpoint
 
-        return effect
+        return partial(self.put_into_effect, found, effect)
 
-    def _apply(self, change: Change, inventory: Inventory, tables: Tables) -> None:
+    def _assign(self, inventory: Inventory, tables: Tables) -> None:
         self.inventory, self._tables = inventory, tables
         self._builder = self._new_builder()
-        self._objects.apply(change)
-        self._objects.report(self.problems)
 
     def _new_builder(self) -> TagBuilder:
         return TagBuilder(self.inventory, self.parameters, self._tables.catalogue, self._tables.prices)

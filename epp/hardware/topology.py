@@ -96,8 +96,6 @@ class TopologyExtractor(Tagger[TopologyParameters], FollowsObjects[TopologyParam
 
         def effect() -> AffectedEndpoints:
             self._nodes = nodes
-            self._objects.apply(change)
-            self._objects.report(map(str, self.inputs.problems))
             return (lambda endpoint: endpoint.node in names) if kinds else every_endpoint
 
         return effect

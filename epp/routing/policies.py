@@ -149,6 +149,7 @@ class Policies(FollowsObjects[PoolIdentity]):
     def setup(self) -> None:
         self._built = BuiltPolicies(PoolPolicies())
         self._idle_rules: tuple[InputProblem, ...] = ()
+        self._remarks: tuple[str, ...] = ()
         self.start_following((), POLICY_KINDS)
 
     @property
@@ -158,24 +159,26 @@ class Policies(FollowsObjects[PoolIdentity]):
     @property
     def inputs(self) -> InputState:
         state = super().inputs
-        return replace(state, problems=(*state.problems, *self._idle_rules), remarks=self._built.warnings)
+        return replace(state, problems=(*state.problems, *self._idle_rules), remarks=self._remarks)
+
+    @property
+    def sentences(self) -> Sequence[str]:
+        """All but those about idle rules, of which the remarks say more."""
+        return replace(self.inputs, problems=super().inputs.problems).sentences
 
     def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:  # noqa: ARG002  no tags
         built = build_policies((held for file in change.files for held in file.held), self.parameters)
         idle_rules = tuple(islice(_idle_rules(change.files, self.parameters), _MOST_PROBLEMS))
-        of_files = [problem for file in change.files for problem in (*map(str, file.problems), *file.notes)]
-        problems = (*of_files, *map(str, change.unknown), *built.warnings)
+        remarks = (*(note for file in change.files for note in file.notes), *built.warnings)
 
         def effect() -> AffectedEndpoints:
-            self._built, self._idle_rules = built, idle_rules
-            self._objects.apply(change)
-            self._objects.report(problems)
+            self._built, self._idle_rules, self._remarks = built, idle_rules, remarks
             _log.info(
                 "policies updated",
                 objectives=built.objectives,
                 rewrites=built.rewrites,
                 for_other_pools=built.other_pools,
-                problems=len(problems),
+                problems=len(self.sentences),
             )
             return no_endpoint
 

@@ -5,6 +5,7 @@ import asyncio
 import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -212,7 +213,7 @@ class FollowedObjects:
 
 
 Effect = Callable[[], AffectedEndpoints]
-"""Puts a new state into effect, in the event loop; returns the affected endpoints."""
+"""Assigns a new state, in the event loop; returns the affected endpoints."""
 
 
 class FollowsObjects(ObjectReader[P], Follower[P]):
@@ -233,6 +234,11 @@ class FollowsObjects(ObjectReader[P], Follower[P]):
     @property
     def inputs(self) -> InputState:
         return self._objects.inputs
+
+    @property
+    def sentences(self) -> Sequence[str]:
+        """Sentences about `inputs` for the log."""
+        return self.inputs.sentences
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:
@@ -260,22 +266,32 @@ class FollowsObjects(ObjectReader[P], Follower[P]):
             effect = await asyncio.to_thread(self._read)
             if effect is None:
                 return None
-            affected, inputs = effect(), self.inputs
-            problems = len(inputs.problems) + len(inputs.ignored) + len(inputs.remarks)
-            _log.info("objects of files updated", plugin=self.name, problems=problems)
+            affected = effect()
+            _log.info("objects of files updated", plugin=self.name, problems=len(self.sentences))
             return affected
 
     async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
         """Apply changed objects of the cluster; return the affected endpoints."""
         async with self._changing:
-            return (await asyncio.to_thread(lambda: self.effect_of(self._objects.take(kinds), kinds)))()
+            effect = await asyncio.to_thread(lambda: self._whole_effect_of(self._objects.take(kinds), kinds))
+            return effect()
 
     @abstractmethod
     def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:
-        """Build the state of these objects, in a thread and without side effects, for `Effect` to apply.
+        """Build the plugin's state from these objects, in a thread and without side effects, for `Effect` to assign.
 
-        `kinds` are the changes in the cluster; empty for a change of files.
+        `kinds` are the changes in the cluster; empty for a change of files. The objects are in effect before the state.
         """
+
+    def put_into_effect(self, change: Change, effect: Effect) -> AffectedEndpoints:
+        """Apply the objects and the state of the plugin, and log new sentences; return the affected endpoints."""
+        self._objects.apply(change)
+        affected = effect()
+        self._objects.report(self.sentences)
+        return affected
+
+    def _whole_effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:
+        return partial(self.put_into_effect, change, self.effect_of(change, kinds))
 
     def _read_first(self) -> None:
         if (effect := self._read()) is not None:
@@ -284,4 +300,4 @@ class FollowsObjects(ObjectReader[P], Follower[P]):
     def _read(self) -> Effect | None:
         """Return the effect of the files, None without a change."""
         change = self._objects.read(self.clock.now())
-        return None if change is None else self.effect_of(change)
+        return None if change is None else self._whole_effect_of(change)

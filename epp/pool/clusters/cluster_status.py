@@ -67,9 +67,6 @@ class Hub:
         self.ignored = found.ignored
         self.remarks = (*found.problems, *(note for file in files for note in file.notes), *found.unused({OCM}))
         """Further messages about objects in effect."""
-        rejected = (str(problem) for file in files for problem in file.problems)
-        self.problems = (*rejected, *self.remarks, *map(str, found.ignored))
-        """Problems of all objects, including rejected versions."""
 
 
 def _without_terminating(objects: Mapping[str, O]) -> dict[str, O]:

@@ -156,20 +156,9 @@ class _State(NamedTuple):
     hub: Hub
     usage: _Usage
     statuses: ClusterStatuses
-    without_pods: bool = False
-    """Whether usage is requested without known pods."""
     networks: Mapping[str, DeclaredNetwork] = {}
-    faults: tuple[str, ...] = ()
-    """Claims that declare no network."""
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        return (*self.hub.remarks, *self.faults, *([_NO_PODS] if self.without_pods else ()))
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """Messages about all objects, including rejected versions."""
-        return (*self.hub.problems, *self.faults, *([_NO_PODS] if self.without_pods else ()))
+    remarks: tuple[str, ...] = ()
+    """Messages about objects in effect, claims that declare no network, and missing pods."""
 
 
 class ClusterTagger(Tagger[ClusterTaggerParameters], FollowsObjects[ClusterTaggerParameters]):
@@ -246,13 +235,8 @@ class ClusterTagger(Tagger[ClusterTaggerParameters], FollowsObjects[ClusterTagge
             Sample(_SCORES, sum(len(each.scores) for each in known), ("valid",)),
             Sample(_SCORES, sum(len(each.expired) for each in known), ("expired",)),
             Sample(_SCORES, len(state.statuses.missing), ("missing",)),
-            Sample(_PROBLEMS, len(state.problems)),
+            Sample(_PROBLEMS, len(self.inputs.sentences)),
         )
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """Object, field, value and remedy of ignored values and rejected objects."""
-        return self._state.problems
 
     @property
     def explanations(self) -> Mapping[str, Explanation]:
@@ -290,7 +274,7 @@ class ClusterTagger(Tagger[ClusterTaggerParameters], FollowsObjects[ClusterTagge
         """Return the effect of these objects; usage is not computed for every change in the cluster."""
         last = self._state.usage
         is_recent = bool(kinds and last.scores) and self.clock.now() - last.at < _USAGE_SECONDS
-        return self._effect(Hub(change.files), usage=not is_recent, change=change)
+        return self._effect(Hub(change.files), usage=not is_recent)
 
     async def _follow_time(self, changed: Callable[[AffectedEndpoints], None]) -> None:
         while True:
@@ -302,7 +286,7 @@ class ClusterTagger(Tagger[ClusterTaggerParameters], FollowsObjects[ClusterTagge
                 changed(await self.pass_time())
             await asyncio.sleep(min(max(wait, _SHORTEST_WAIT_SECONDS), _LONGEST_WAIT_SECONDS))
 
-    def _effect(self, hub: Hub, *, usage: bool, change: Change | None = None) -> Effect:
+    def _effect(self, hub: Hub, *, usage: bool) -> Effect:
         """Return the effect of the objects of the hub. Runs in a thread."""
         before = self._state
         used = before.usage._replace(due=self.parameters.usage_scores)
@@ -326,13 +310,11 @@ class ClusterTagger(Tagger[ClusterTaggerParameters], FollowsObjects[ClusterTagge
         without_pods = self.parameters.usage_scores and bool(hub.nodes) and not hub.pods
         claims = self.parameters.latency_claim, self.parameters.cost_claim
         networks, faults = declared_networks(hub, self._networks, claims)
-        return partial(self._apply, _State(hub, used, found, without_pods, networks, faults), affected, change)
+        remarks = (*hub.remarks, *faults, *([_NO_PODS] if without_pods else ()))
+        return partial(self._assign, _State(hub, used, found, networks, remarks), affected)
 
-    def _apply(self, state: _State, affected: AffectedEndpoints, change: Change | None) -> AffectedEndpoints:
+    def _assign(self, state: _State, affected: AffectedEndpoints) -> AffectedEndpoints:
         self._state = state
-        if change is not None:
-            self._objects.apply(change)
-        self._objects.report(state.problems)
         for listener in tuple(self._listeners):
             listener()
         self._log_scores()

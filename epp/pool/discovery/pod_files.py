@@ -161,5 +161,4 @@ class PodFileDiscovery(Discovery[PodFileParameters]):
         log("pods in files selected", pods=self.chosen.title, endpoints=len(self.chosen.endpoints))
 
     def _log_problems(self, *more: str) -> None:
-        inputs = self._source.inputs
-        self._source.report((*map(str, (*inputs.problems, *inputs.ignored)), *self.chosen.remarks, *more))
+        self._source.report((*self.inputs.sentences, *self.chosen.remarks, *more))

@@ -263,8 +263,8 @@ def test_impossible_values_of_objects_are_said_and_json_has_nothing_else_beside(
     (directory / "broken.yaml").write_text(IMPOSSIBLE)
     broken = "broken.yaml"
     sentences = [
-        f"objects of kind NoSuchKind (ome.io) have no effect: 1 in {broken}",
         f"{broken}: AcceleratorClass t4: spec.cost.perHour is -3: write US dollars, 0 or more; it is ignored",
+        f"objects of kind NoSuchKind (ome.io) have no effect: 1 in {broken}",
         (
             f"{broken}: InferenceService default/s: spec.acceleratorSelector.constraints.minMemory is -4: write a "
             "quantity such as 40Gi, or a number of GiB above 0; it is ignored"

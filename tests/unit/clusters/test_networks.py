@@ -52,7 +52,7 @@ def test_ocm_17_claim_that_is_no_number_is_told_of_and_not_used(tmp_path):
     path.write_text(managed("fast", "-3"))
     source = build(paths=[str(path)], **NAMES)
     assert network(source, "west") == (None, None)
-    assert source.problems == (
+    assert source.inputs.remarks == (
         "ManagedCluster west: latency.example.com is 'fast': write a number such as 35ms",
         "ManagedCluster west: cost.example.com is '-3': write a number such as 0.02",
     )

@@ -170,7 +170,7 @@ def test_impossible_value_is_said_with_object_field_and_remedy(source):
     (ignored,) = built.inputs.ignored
     assert str(ignored) == f"{ignored.file}: {sentence}; it is ignored"
     assert [each["problem"] for each in logs] == [str(ignored)]
-    assert built.problems == (str(ignored),)
+    assert built.inputs.sentences == (str(ignored),)
     assert tag(built).scores == {f"{SCORE}/cpuNodeAvailable": 1.0}
     assert sampled(built)["cluster_object_problems"] == 1
 
@@ -190,7 +190,7 @@ def test_values_that_usage_is_computed_without_are_said_and_so_are_kinds_without
     assert remark.startswith(
         "objects of kind PlacementDecison (cluster.open-cluster-management.io) have no effect: 1 in "
     )
-    assert built.problems == (remark, str(ignored))
+    assert built.inputs.sentences == (str(ignored), remark)
 
 
 async def test_invalid_version_of_an_object_changes_nothing(source, tmp_path):
@@ -274,7 +274,7 @@ def test_ocm_6_usage_of_the_nodes_in_files_is_a_score_of_the_local_cluster(sourc
 def test_ocm_6_usage_without_pods_is_not_guessed(source):
     built = source(node("8"), usageScores=True)
     assert tag(built, LOCAL).scores == {}
-    assert built.problems[0].startswith("usageScores needs the pods of the cluster, but there are no pods")
+    assert built.inputs.remarks[0].startswith("usageScores needs the pods of the cluster, but there are no pods")
 
 
 async def test_ocm_6_usage_follows_pods_of_the_api_server_without_haste(source, clock):

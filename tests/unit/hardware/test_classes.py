@@ -111,7 +111,7 @@ def test_ome_13_flavor_finds_the_nodes_of_a_class_without_discovery(accelerator_
     found = tag([flavored, *flavors, node(H100), pod(GPU)])
     assert (found.classes, found.attributes["ome.io/volcanoGPUType"]) == (("h100",), "H100")
     assert tag([flavored, *flavors, node(), pod(GPU)]).classes == ()
-    (problem,) = Inventory.build([decode([flavored]).file]).problems
+    (problem,) = Inventory.build([decode([flavored]).file]).remarks
     assert problem == (
         "AcceleratorClass h100: there is no ResourceFlavor h100-flavor to select its nodes by: "
         "add it, or write a nodeSelector"
@@ -141,7 +141,7 @@ def test_dra_3_class_by_the_attributes_of_devices(accelerator_class, documents, 
 
 def test_dra_3_expression_that_is_not_supported_is_reported_and_selects_nothing(accelerator_class, documents, tag):
     by_cel = accelerator_class("cel", discovery={"dra": {"expression": "device.nothing()"}})
-    (problem,) = Inventory.build([decode([by_cel]).file]).problems
+    (problem,) = Inventory.build([decode([by_cel]).file]).remarks
     assert problem.startswith("AcceleratorClass cel: spec.discovery.dra.expression: unsupported expression at line 1")
     assert tag([by_cel, *documents("dra")]).classes == ()
 
@@ -156,7 +156,7 @@ def test_class_of_whole_devices_serves_claims_too(documents, tag, node):
 def test_ome_1_bare_memory_is_read_as_gb_with_a_warning(accelerator_class):
     written = accelerator_class("a", discovery={"nodeSelector": H100}, capabilities={"memoryGB": 40})
     inventory = Inventory.build([decode([written]).file])
-    (problem,) = inventory.problems
+    (problem,) = inventory.remarks
     assert problem == (
         "AcceleratorClass a: spec.capabilities.memoryGB is 40, which means bytes: read as 40Gi; write 40Gi"
     )
@@ -211,7 +211,9 @@ def test_ome_11_one_bad_class_leaves_the_others(accelerator_class):
     ]  # fmt: skip
     inventory = Inventory.build([decode(documents).file])
     assert inventory.skipped == 2
-    assert [text.split(":")[0] for text in inventory.problems[2:]] == ["AcceleratorClass odd"] * 2
+    assert [text.split(":")[0] for text in (*inventory.remarks, *map(str, inventory.ignored))] == [
+        "AcceleratorClass odd"
+    ] * 2
     endpoint = Endpoint("e", "10.0.0.1", 8000, labels={**H100, "zone": "z"})
     assert TagBuilder(inventory).build(endpoint).tag.classes == ("good", "odd")
 

@@ -179,7 +179,7 @@ def test_dra_6_incomplete_pool_keeps_its_last_complete_generation(dra, tag, inve
     documents = [newer(dra["ResourceSlice"]), dra["ResourceClaim"]]
     decoded = decode(documents, "test")
     now = Inventory.build([decoded.file], before)
-    assert now.problems == (
+    assert now.remarks == (
         "device pool gpu.nvidia.com/gpu-node-1: its newest generation is incomplete; the last complete one is used",
     )
     found = tag(documents, previous=before)

@@ -14,7 +14,7 @@ def test_of_two_objects_with_one_name_the_last_counts(node):
     decoded = decode([node({"a": "1"}), node({"a": "2"})])
     inventory = Inventory.build([decoded.file])
     assert inventory.nodes["gpu-node-1"].metadata.labels == {"a": "2"}
-    assert inventory.problems == ("Node gpu-node-1 is repeated in file: the last one is used; delete the others",)
+    assert inventory.remarks == ("Node gpu-node-1 is repeated in file: the last one is used; delete the others",)
 
 
 def test_objects_of_several_files_are_one_inventory(node, pod):

@@ -316,7 +316,7 @@ def test_ome_5_the_inventory_of_hardware_says_what_is_wrong_with_services(object
     )
     change = FollowedObjects([path], owner="test", grace_period="0s", kinds=ALL_KINDS).read(0.0)
     inventory = Inventory.build(change.files)
-    assert (inventory.problems, inventory.ignored) == ((), ())  # of another plugin, which logs and counts them
+    assert (inventory.remarks, inventory.ignored) == ((), ())  # of another plugin, which logs and counts them
     threshold, unknown = inventory.other_problems
     assert threshold == (
         f"{path}: InferenceService team-a/chat: metadata.annotations[ome.io/cost-threshold] is '-3': write US dollars "

@@ -24,13 +24,13 @@ def connections(number):
 
 @pytest.fixture
 def placement(inventory_of):
-    """Placement of the endpoint of a pod, and the problems of the objects."""
+    """Placement of the endpoint of a pod, and the ignored values of the objects."""
 
     def found(documents, *, options=None, **endpoint):
         inventory = inventory_of(documents)
         builder = TagBuilder(inventory, TaggerOptions(**options or {}))
         context = builder.context(Endpoint("vllm-a", "10.0.0.11", 8000, "llm", **endpoint))
-        return builder.placement(context), inventory.problems
+        return builder.placement(context), tuple(map(str, inventory.ignored))
 
     return found
 

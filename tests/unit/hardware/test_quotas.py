@@ -20,11 +20,11 @@ def quota(used=None, *, name="quota", namespace="team-a", **total):
 
 @pytest.fixture
 def reports(inventory_of):
-    """Reports and problems of quotas."""
+    """Reports and ignored values of quotas."""
 
     def found(*quotas):
         inventory = inventory_of(quotas)
-        return quota_reports(inventory.gpu_quotas.values()), inventory.problems
+        return quota_reports(inventory.gpu_quotas.values()), tuple(map(str, inventory.ignored))
 
     return found
 

@@ -51,8 +51,8 @@ def test_ome_11_object_that_is_malformed_costs_that_one_alone(tmp_path):
     built = source(paths=[str(tmp_path)])
     assert tag(built, labels=T4).primary_class == "cheap-t4"
     assert built.inventory.skipped == 2
-    assert any("classes.yaml" in problem and "bad" in problem for problem in built.inventory.problems)
-    assert any("broken.yaml" in problem for problem in built.inventory.problems)
+    assert any("classes.yaml" in problem and "bad" in problem for problem in built.inputs.sentences)
+    assert any("broken.yaml" in problem for problem in built.inputs.sentences)
 
 
 def test_ome_15_devices_of_each_class_are_metrics(tmp_path):

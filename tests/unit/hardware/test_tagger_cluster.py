@@ -152,7 +152,7 @@ def test_object_of_a_file_takes_precedence_and_nobody_complains(source, tmp_path
     with capture_logs() as logs:
         take(tagger, of(NODE, node("n1", H100)))
     assert tag(tagger).model == "t4"
-    assert tagger.inventory.problems == ()
+    assert tagger.inputs.sentences == ()
     assert [line for line in logs if line["log_level"] == "warning"] == []
     replace(path, yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": []}))
     asyncio.run(tagger.check())

@@ -114,6 +114,14 @@ def test_of_a_rewrite_with_an_invalid_rule_and_no_version_before_the_other_rules
     )
 
 
+def test_policy_of_the_group_of_published_examples_has_a_remark(world):
+    policy = {**objective("batch", -1), "apiVersion": "inference.networking.k8s.io/v1alpha2"}
+    files = world.start(policy)
+    assert files.policies.priorities == {"batch": -1}
+    (remark,) = files.inputs.remarks
+    assert remark.endswith("is read as group llm-d.ai: write llm-d.ai instead of inference.networking.k8s.io")
+
+
 def test_path_where_there_is_nothing_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="--objects: there is neither file nor directory"):
         policies_in_files([str(tmp_path / "nothing")], ManualClock())

@@ -3,6 +3,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Literal
 
@@ -14,7 +15,7 @@ from epp.framework.datalayer import AffectedEndpoints, Report, Tagger, every_end
 from epp.framework.endpoint import Endpoint
 from epp.framework.limits import AbsolutePath, Name
 from epp.framework.plugin import Parameters
-from epp.framework.plugin_status import PluginMetric, Sample
+from epp.framework.plugin_status import InputState, PluginMetric, Sample
 from epp.framework.quantities import duration_setting, parse_duration
 from epp.framework.scoring import DYNAMIC_SCORES, DynamicScore, DynamicScores
 from epp.kube.objects.decode import SCORER_KINDS
@@ -220,6 +221,8 @@ class DynamicScoreSource(Tagger[DynamicScoreSourceParameters], FollowsObjects[Dy
         self._named = tuple(map(self._poller, requests))
         self._pollers = self._named
         self._masked: frozenset[tuple[str, str]] = frozenset()
+        self._faults: tuple[str, ...] = ()
+        """Reasons that scorers of objects are not used."""
         self._scorers_changed = asyncio.Event()
         self.start_following(parameters.paths, SCORER_KINDS)
 
@@ -235,6 +238,10 @@ class DynamicScoreSource(Tagger[DynamicScoreSourceParameters], FollowsObjects[Dy
     def kinds(self) -> Sequence[ObjectKind]:
         """DynamicScorer and DynamicScoringConfig."""
         return super().kinds if self.parameters.read_cluster else ()
+
+    @property
+    def inputs(self) -> InputState:
+        return replace(self._objects.inputs, remarks=self._faults)
 
     @property
     def samples(self) -> Sequence[Sample]:
@@ -282,27 +289,24 @@ class DynamicScoreSource(Tagger[DynamicScoreSourceParameters], FollowsObjects[Dy
                 await self._scorers_changed.wait()
 
     def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:  # noqa: ARG002  all of them
-        return partial(self._apply, change)
+        return partial(self._assign, change)
 
-    def _apply(self, change: Change) -> AffectedEndpoints:
-        """Apply objects; unchanged scorers keep their scores."""
+    def _assign(self, change: Change) -> AffectedEndpoints:
+        """Use the objects; unchanged scorers keep their scores."""
         objects = [held for file in change.files for held in file.held]
         scorers = {each.id: each for each in objects if isinstance(each, DynamicScorer)}
         configs = [each for each in objects if isinstance(each, DynamicScoringConfig)]
         self._masked = frozenset((mask.cluster_name, mask.score_name) for config in configs for mask in config.masks)
         known = {poller.origin: poller for poller in self._pollers}
-        problems, pollers = [problem for file in change.files for problem in map(str, file.problems)], []
-        problems += map(str, change.unknown)
+        pollers, faults = [], []
         for scorer in list(scorers.values())[:_MOST_SCORERS]:
             try:
                 request = request_of(scorer, self.parameters.secrets_path)
             except ValueError as error:
-                problems.append(f"DynamicScorer {scorer.id} is not used: {error}")
+                faults.append(f"DynamicScorer {scorer.id} is not used: {error}")
                 continue
             pollers.append(known.get(request) or self._poller(request))
-        self._pollers = (*self._named, *pollers)
-        self._objects.apply(change)
-        self._objects.report(problems)
+        self._pollers, self._faults = (*self._named, *pollers), tuple(faults)
         self._scorers_changed.set()
         return every_endpoint
 

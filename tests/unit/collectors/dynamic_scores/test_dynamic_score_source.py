@@ -171,6 +171,11 @@ def test_ocm_8_object_that_needs_a_token_is_not_asked_without_its_secret(tmp_pat
     objects.write_text(yaml.safe_dump(manifest(API, "DynamicScorer", "gpu-power", spec={"scoring": scoring})))
     source = build(paths=[str(objects)])
     assert [each for each in source.samples if each.labels[0] == "default/gpu-power"] == []
+    (remark,) = source.inputs.remarks
+    assert remark == (
+        "DynamicScorer default/gpu-power is not used: spec.scoring.auth needs Secret scorer-token: mount it, and set "
+        "secretsPath"
+    )
     (tmp_path / "scorer-token").mkdir()
     source = build(paths=[str(objects)], secretsPath=str(tmp_path))
     assert sample(source, "dynamic_scorer_requests", "default/gpu-power", "ok") == 0
