@@ -11,18 +11,17 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
-import yaml
 from aiohttp import web
 
 from epp.config import Assembly, ConfigState
 from epp.framework.clock import Clock
 from epp.framework.input_errors import ParameterError, read_struct
 from epp.framework.messages import printable, quoted
+from epp.framework.plain_yaml import load
 from epp.framework.quotas import Quota
 from epp.framework.snapshot import FAILED, SERVED, Snapshot
 from epp.routing.director import Director
 from epp.runtime.http_server import read_body, response
-from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
 from epp.telemetry.endpoints import EndpointState
 
 Counts: TypeAlias = Mapping[str, Counter[str]]
@@ -183,21 +182,16 @@ async def read_object(
     if is_yaml:
         if len(body) > MOST_BYTES:
             raise _too_large(f"the YAML body is larger than {MOST_BYTES // 1024} KiB: send JSON, or a smaller body")
-        return _object(_yaml(body), "a YAML mapping: send one")
+        try:
+            content = load(body.decode(), _MOST_NESTED).data
+        except ValueError as error:
+            raise BadAdminRequestError(f"the body cannot be read: {error}") from error
+        return _object(content, "a YAML mapping: send one")
     try:
         content = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadAdminRequestError(f"the body is not valid JSON: {error}; send a JSON object") from error
     return _object(content, "a JSON object: send one, in braces")
-
-
-def _yaml(body: bytes) -> object:
-    try:
-        text = body.decode()
-        refuse_unsafe(text, _MOST_NESTED)
-        return yaml.load(text, Loader=PlainLoader)  # noqa: S506  a safe loader
-    except (yaml.YAMLError, ValueError) as error:
-        raise BadAdminRequestError(f"the body is not valid YAML: {' '.join(str(error).split())}") from error
 
 
 def _too_large(message: str) -> AdminError:

@@ -16,10 +16,10 @@ from msgspec import Meta
 
 from epp.framework import Name, Parameters, headers
 from epp.framework.headers import AUTHORIZATION
+from epp.framework.plain_yaml import YamlTextError, load
 from epp.framework.quotas import Qos
 from epp.framework.request import DEFAULT_FLOW
 from epp.runtime.followed_files import ParsedFile
-from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
 
 MAKE_DIGEST = "sha256: followed by the output of: printf %s KEY | sha256sum"
 """Remedy in messages about an invalid digest."""
@@ -107,31 +107,18 @@ def _fault(key: str, name: str, digest: bytes | None) -> str:
 
 def _entries(text: str) -> Iterator[tuple[int, str, str]]:
     """Yield line, key and tenant of each entry, as text even if a key consists of digits."""
-    root = _root(text)
-    if root is None:
+    try:
+        document = load(text, _DEPTH_LIMIT, secret=True)
+    except YamlTextError as error:
+        raise ValueError(f"{error}: {_FORM}") from None
+    root = document.root
+    if isinstance(root, yaml.ScalarNode) and not root.value:
         raise ValueError(f"it is empty: {_FORM}, or {{}} for no keys")
     if not isinstance(root, yaml.MappingNode):
-        line = root.start_mark.line + 1
-        raise ValueError(f"line {line}: the content is not a mapping: {_FORM}")  # noqa: TRY004  of a file
+        raise ValueError(f"line {document.line()}: the content is not a mapping: {_FORM}")  # noqa: TRY004  of a file
     for nodes in root.value:
         key, name = (node.value if isinstance(node, yaml.ScalarNode) else "" for node in nodes)
         yield nodes[0].start_mark.line + 1, key, name
-
-
-def _root(text: str) -> yaml.Node | None:
-    """Return the root node of a document; raises ValueError, whose message contains nothing of the text."""
-    try:
-        refuse_unsafe(text, _DEPTH_LIMIT, keys_may_repeat=True)  # repeated keys are reported later, by line
-        loader = PlainLoader(text)
-        try:
-            root: yaml.Node | None = loader.get_single_node()
-        finally:
-            loader.dispose()
-    except (yaml.YAMLError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        place = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
-        raise ValueError(f"neither YAML nor JSON{place}: {_FORM}") from None
-    return root
 
 
 Priority: TypeAlias = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]

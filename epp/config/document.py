@@ -3,29 +3,20 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import yaml
 
 from epp.framework import ConfigurationError
 from epp.framework.messages import without_credentials
-from epp.runtime.plain_yaml import PlainLoader, UnsafeTextError, refuse_unsafe
+from epp.framework.plain_yaml import YamlTextError, begin_of, load_all, step_into
 
 _MERGE = "tag:yaml.org,2002:merge"
 _TEXT = "tag:yaml.org,2002:str"
 _MOST_DEPTH = 64
 _JOIN = "remove one of them, or join them"
-_MISTAKES: Mapping[str, str] = {
-    "while scanning a quoted scalar": "a quote is opened and not closed",
-    "while scanning a simple key": "a key is not followed by a colon and a space",
-    "while parsing a flow sequence": "[ is not closed, or a comma is missing",
-    "while parsing a flow mapping": "{ is not closed, or a comma is missing",
-    "mapping values are not allowed in this context": "a colon is not expected here: put the value in quotes, or "
-    "indent the keys of a mapping alike and write a space after each colon",
-}
-"""By the context or the problem that libyaml reports."""
 _LINE_ENDS = re.compile(r"\r\n|\r|\n")
 
 Path: TypeAlias = tuple[str | int, ...]
@@ -142,21 +133,13 @@ class Document:
 
         Content of a merge key has the place where it is written.
         """
-        node: yaml.Node | None = self.node
-        index = self.node.start_mark.index
-        for step in path:
-            found = None if node is None else _step(node, step)
-            if found is None:
-                break
-            begin, node = found
-            index = begin.start_mark.index
-        return self.source.place(index)
+        return self.source.place(begin_of(self.node, path).start_mark.index)
 
     def part(self, *path: str | int) -> "Document":
         """Return the part at this path as a document; raises KeyError if it does not exist."""
         node, content = self.node, self.content
         for step in path:
-            found = _step(node, step)
+            found = step_into(node, step)
             if found is None or not isinstance(content, (dict, list)):
                 raise KeyError(step)
             node, content = found[1], content[step]  # type: ignore[index]  # a key or an index
@@ -172,48 +155,21 @@ class Document:
 def read_documents(source: Text) -> tuple[Document, ...]:
     """Return the non-empty documents of a text; raises NotYamlError."""
     try:
-        refuse_unsafe(source.text, _MOST_DEPTH, keys_may_repeat=True)
         return tuple(_documents(source))
-    except UnsafeTextError as error:
-        raise NotYamlError(source.fault(f"is not usable: {error.problem}", error.index)) from error
-    except UnicodeEncodeError as error:
-        raise NotYamlError(_forbidden(source, error.start)) from error
-    except yaml.reader.ReaderError as error:
-        raise NotYamlError(_forbidden(source, source.text.index(chr(error.character)))) from error
-    except yaml.MarkedYAMLError as error:
-        raise NotYamlError(_syntax_error(source, error)) from error
-
-
-def _forbidden(source: Text, index: int) -> Problem:
-    return source.fault(f"is not valid YAML: character U+{ord(source.text[index]):04X} is not allowed", index)
-
-
-def _syntax_error(source: Text, error: yaml.MarkedYAMLError) -> Problem:
-    problem, mark = ", ".join(part for part in (error.context, error.problem) if part), error.problem_mark
-    if mark is not None and source.text[mark.index : mark.index + 1] == "\t":
-        return source.fault("is not valid YAML: a tab in the indentation", mark.index, "write spaces")
-    known = _MISTAKES.get(error.context or error.problem or "")
-    if known is not None:
-        problem, mark = known, error.context_mark or mark  # where a bracket is opened, not where the text ends
-    return source.fault(f"is not valid YAML: {problem}", None if mark is None else mark.index)
+    except YamlTextError as error:
+        what = "is not usable" if error.is_yaml else "is not valid YAML"
+        raise NotYamlError(source.fault(f"{what}: {error.problem}", error.index, error.remedy)) from error
 
 
 def _documents(source: Text) -> Iterator[Document]:
-    loader = _Loader(source.text)
-    try:
-        while loader.check_node():
-            node = loader.get_node()
-            if node is None:
-                continue
-            repeated = list(_with_text_keys(node, set()))
-            content = loader.construct_document(node)
-            if content is not None:
-                faults = (
-                    source.fault(f"key {key.value!r} is repeated", key.start_mark.index, _JOIN) for key in repeated
-                )
-                yield Document(content, node, source, tuple(faults))
-    finally:
-        loader.dispose()
+    repeated: list[yaml.ScalarNode] = []
+
+    def prepare(root: yaml.Node) -> None:
+        repeated[:] = _with_text_keys(root, set())
+
+    for each in load_all(source.text, _MOST_DEPTH, keys_may_repeat=True, prepare=prepare):
+        faults = (source.fault(f"key {key.value!r} is repeated", key.start_mark.index, _JOIN) for key in repeated)
+        yield Document(each.data, each.root, source, tuple(faults))
 
 
 def _with_text_keys(node: yaml.Node, visited: set[int]) -> Iterator[yaml.ScalarNode]:
@@ -234,28 +190,6 @@ def _with_text_keys(node: yaml.Node, visited: set[int]) -> Iterator[yaml.ScalarN
                 if key.tag != _MERGE:
                     key.tag = _TEXT
             yield from _with_text_keys(value, visited)
-
-
-def _step(node: yaml.Node, step: str | int) -> tuple[yaml.Node, yaml.Node] | None:
-    """Return the node at which the step begins, and the node that it leads to."""
-    if isinstance(node, yaml.MappingNode):
-        for key, value in reversed(node.value):  # merged keys come first, overriding keys last
-            if key.value == step:
-                return key, value
-    if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
-        return node.value[step], node.value[step]
-    return None
-
-
-class _Loader(PlainLoader):
-    """Names the place of a value that cannot be constructed."""
-
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002  yaml calls it so
-        try:
-            return super().construct_object(node, deep=deep)
-        except (ArithmeticError, AttributeError, LookupError, ValueError) as error:
-            problem = f"{node.value!r} is not a valid {node.tag.rpartition(':')[2]}"
-            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
 
 
 class InvalidConfigError(ConfigurationError):

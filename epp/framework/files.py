@@ -13,11 +13,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import NamedTuple, TypeVar, cast
-
-import msgspec
-
-from epp.framework.input_errors import ParameterError, read_struct
+from typing import NamedTuple
 
 _ALLOWED: ContextVar[tuple[frozenset[str], frozenset[str]] | None] = ContextVar("files that may be read", default=None)
 UNCHANGED_SECONDS = 1.5
@@ -25,8 +21,6 @@ UNCHANGED_SECONDS = 1.5
 LONGEST_SECONDS = 10.0
 """Time after which a file takes effect even if it keeps changing."""
 _WHEN = f"it takes effect once it has not changed for {UNCHANGED_SECONDS:g} s"
-_MOST_BYTES = 16 * 1024 * 1024
-S = TypeVar("S", bound=msgspec.Struct)
 
 
 class FileId(NamedTuple):
@@ -149,47 +143,3 @@ def doubt(*, in_place: bool, entries: int = 0, entries_before: int = 0) -> str:
     if 2 * entries < entries_before:
         return f"it has {entries} entries in place of {entries_before}: {_WHEN}"
     return ""
-
-
-def read_mapping(path: Path, most_bytes: int) -> dict[str, object]:
-    """Return the mapping in a YAML file of `epp calibrate`; raises ValueError with the problem."""
-    content = _content(path, most_bytes, "name a file of `epp calibrate`")
-    try:
-        found = msgspec.yaml.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"is not YAML: {error}") from error
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise ValueError("is not a mapping: name a file of `epp calibrate`, or write `field: value` lines")
-    return found
-
-
-def _content(path: Path, most_bytes: int, remedy: str) -> bytes:
-    try:
-        content = read_regular(path, most_bytes).data
-    except OSError as error:
-        raise ValueError(f"cannot be read: {error.strerror or error}") from error
-    if len(content) > most_bytes:
-        raise ValueError(f"has more than {most_bytes} bytes: {remedy}")
-    return content
-
-
-def read_list(parameter: str, path: str, entry: type[S]) -> tuple[S, ...]:
-    """Return the entries of the list in a file; raises a ValueError with the parameter, the file and the place."""
-    what = f"{parameter} {path!r}"
-    try:
-        content = _content(Path(path), _MOST_BYTES, "leave entries out")
-    except ValueError as error:
-        raise ValueError(f"{what} {error}") from error
-    try:
-        found = msgspec.yaml.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{what} is neither YAML nor JSON: {error}") from error
-    if not isinstance(found, list):
-        raise ValueError(f"{what} is not a list; begin each entry with `- `")  # noqa: TRY004  as plugins must raise
-    whole = msgspec.defstruct("ListInFile", [("entries", tuple[entry, ...])])  # type: ignore[valid-type]  # a type at run time
-    try:
-        (entries,) = msgspec.structs.astuple(read_struct(whole, {"entries": found}))
-    except ParameterError as error:
-        place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.path[1:])
-        raise ValueError(f"{what}, {place}: {error}") from error
-    return cast("tuple[S, ...]", entries)

@@ -11,11 +11,11 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
+from epp.framework.plain_yaml import Row, Rows, read_rows
 from epp.framework.suggestions import hint_at
 from epp.hardware.catalogue import CATALOGUE, Catalogue, Product
 from epp.hardware.facts.merge import Facts, Rank
 from epp.runtime.followed_files import ParsedFile
-from epp.runtime.plain_yaml import Row, Rows, read_rows
 
 PricedUnit: TypeAlias = Literal["device", "machine"]
 """One whole accelerator, or a machine with all of its accelerators."""

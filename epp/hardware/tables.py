@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 
 from epp.framework.accelerators.tag import Partition, Sharing
+from epp.framework.plain_yaml import read_rows
 from epp.framework.plugin_status import InputState
 from epp.framework.quantities import GIB, exact_quantity
 from epp.hardware.catalogue import CATALOGUE, Catalogue, Product
@@ -17,7 +18,6 @@ from epp.hardware.mig import parse_mig_profile
 from epp.hardware.prices import Price, PriceList, read_prices
 from epp.kube.objects.base import convert
 from epp.runtime.followed_files import LastGoodFile, ParsedFile
-from epp.runtime.plain_yaml import read_rows
 
 _FORM = "write a list of entries, such as - {model: T4, costPerHour: 0.53}"
 _WRITTEN = {"cost_per_hour": "costPerHour", "fp16": "fp16TFlops"}

@@ -13,12 +13,11 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import msgspec
-import yaml
 
 from epp.framework.errors import ConfigurationError
 from epp.framework.files import check_allowed
 from epp.framework.messages import install_command
-from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
+from epp.framework.plain_yaml import YamlTextError, load
 
 if TYPE_CHECKING:
     import httpx2
@@ -131,10 +130,9 @@ def _read_text(text: str, path: Path, context_name: str, *, is_file: bool = True
 
 def _document(text: str, path: Path) -> Mapping[str, object]:
     try:
-        refuse_unsafe(text, _MOST_DEPTH)
-        document = yaml.load(text, Loader=PlainLoader)  # noqa: S506  a safe loader
-    except (yaml.YAMLError, ValueError) as error:
-        refuse_access(path, f"is not YAML: {reason_of(error)}; correct it")
+        document = load(text, _MOST_DEPTH).data
+    except YamlTextError as error:
+        refuse_access(path, f"{error}; correct it")
     if not isinstance(document, dict):
         refuse_access(path, "is not a kubeconfig: create one with `kubectl config view --flatten --minify`")
     return document

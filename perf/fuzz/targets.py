@@ -14,7 +14,7 @@ TARGETS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "exposition_target",
         ("epp.pool.collectors.exposition", "epp.pool.collectors.page_limits", "epp.pool.collectors.engine"),
     ),
-    "config": ("config_target", ("epp.config", "epp.runtime.plain_yaml")),
+    "config": ("config_target", ("epp.config", "epp.framework.plain_yaml")),
 }
 """Module of a target, and the packages whose coverage counts."""
 CORPORA = Path(__file__).parent / "corpora"

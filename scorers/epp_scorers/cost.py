@@ -30,8 +30,8 @@ from epp.framework.accelerators.arrays import cost_per_hour
 from epp.framework.accelerators.tag import AcceleratorKind, CostBasis, SpotPreference
 from epp.framework.arrays import any_true
 from epp.framework.expected_times import TARGET_IN_REACH, batch_sizes, uncached_tokens
-from epp.framework.files import read_list
 from epp.framework.limits import Positive, Tunable
+from epp.framework.plain_yaml import read_list
 from epp.framework.quotas import TENANT, Qos
 from epp.framework.scoring import lowest_over
 

@@ -84,7 +84,7 @@ async def test_no_request_is_refused_while_objects_are_broken(cluster: Callable)
 
         replace(files.classes, "{{ not yaml")
         (broken,) = await gateway.not_in_effect(1)
-        assert broken["reason"].startswith("neither YAML nor JSON: ")
+        assert broken["reason"].startswith("line 1: neither YAML nor JSON: ")
         assert (broken["file"], broken["object"], broken["kept"]) == (str(files.classes), "", 2)
         assert await load.answered_after(time.monotonic()) == {"a", "b"}
         assert await input_metrics(gateway, files.classes) == [1, 2, 1]

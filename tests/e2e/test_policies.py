@@ -176,7 +176,7 @@ async def test_files_are_applied_without_a_restart_and_a_broken_version_leaves_t
     objects.update(policies="{{ not yaml")
     (broken,) = await gateway.not_in_effect(1)
     assert (broken["plugin"], broken["file"], broken["kept"]) == ("--objects", file, 2)
-    assert broken["reason"].startswith("neither YAML nor JSON: ")
+    assert broken["reason"].startswith("line 1: neither YAML nor JSON: ")
     assert await target(gateway) == "green r 2"
     assert (await gateway.metrics())["llm_d_epp_input_problems"][labels] == 1
 

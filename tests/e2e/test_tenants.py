@@ -179,7 +179,7 @@ async def test_keys_of_a_mounted_secret_are_swapped_under_use_and_a_broken_versi
         setting.secret.update(keys=f"{HIGH}: [\n")
         (problem,) = await front.gateway.not_in_effect(1)
         assert (problem["plugin"], problem["file"], problem["kept"]) == ("tenants", str(setting.file), 2)
-        assert problem["reason"].startswith("neither YAML nor JSON at line 2, column ")
+        assert problem["reason"].startswith("line 2: neither YAML nor JSON: ")
         assert (await priority(LOW), await priority(HIGH)) == (10, None)
         labels = frozenset({"plugin_name=tenants", f"file={setting.file}"})
         assert (await front.gateway.metrics())["llm_d_epp_input_problems"][labels] == 1

@@ -232,8 +232,8 @@ async def test_ocm_15_new_credentials_of_a_mounted_secret_are_read(clusters):
     await clusters.hub_user.revoke(old)
     await clusters.hub.cluster.restart()  # so that watches log in again
     line = await picker.command.says("Kubernetes credentials not readable, the earlier ones stay in effect")
-    assert f"{secret}/kubeconfig: is not YAML" in line
-    assert "kubeconfig: is not YAML" in (await hub_of(picker))["credentials"]
+    assert f"{secret}/kubeconfig: line 1: neither YAML nor JSON" in line
+    assert "kubeconfig: line 1: neither YAML nor JSON" in (await hub_of(picker))["credentials"]
     clusters.hub_user.kubeconfig(secret / "kubeconfig")
     await clusters.choose("west")
     await served_by(picker, "west")

@@ -9,12 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-import yaml
-
 from epp.framework.errors import ConfigurationError
 from epp.framework.files import FileContent, read_regular
-from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
+from epp.framework.plain_yaml import YamlTextError, load_all
 
 _SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 _LIMIT_BYTES = 64 * 1024 * 1024
@@ -84,10 +81,10 @@ def parse(file: Path, content: bytes) -> tuple[object, ...]:
         if file.suffix == ".json":
             found = tuple(_json_documents(content))
         else:
-            text = content.decode("utf-8-sig")
-            refuse_unsafe(text, _DEPTH_LIMIT)
-            found = tuple(each for each in yaml.load_all(text, Loader=PlainLoader) if each is not None)
-    except (yaml.YAMLError, msgspec.DecodeError, ValueError, RecursionError) as error:
+            found = tuple(each.data for each in load_all(content.decode("utf-8-sig"), _DEPTH_LIMIT))
+    except YamlTextError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"neither YAML nor JSON: {' '.join(str(error).split())}") from error
     # The sorted keys of a list from `kubectl get -o yaml`, without the last one.
     if any(isinstance(each, dict) and list(each) == ["apiVersion", "items"] for each in found):

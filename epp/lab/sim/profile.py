@@ -12,8 +12,8 @@ from typing import Final, Literal
 import msgspec
 
 from epp.framework import ConfigurationError
-from epp.framework.files import read_mapping
 from epp.framework.input_errors import ParameterError, read_struct
+from epp.framework.plain_yaml import read_mapping
 from epp.framework.quantities import GIB
 from epp.framework.suggestions import hint_at
 from epp.hardware.catalogue import PRODUCTS
@@ -31,7 +31,6 @@ _OTHER_HOST_GBPS = 32.0
 """Bandwidth of an unknown link to the host: 16 lanes of PCIe 4."""
 _BLOCKS_PER_REQUEST = 30
 _BATCH_SIZES = (256, 128, 64, 32, 16)
-_MOST_BYTES = 64 * 1024
 
 
 class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -274,16 +273,15 @@ def load_server_profile(path: Path) -> SimProfile:
     """Return the profile in a YAML file; raises ConfigurationError that names file, field and remedy."""
     where = f"server profile {str(path)!r}"
     try:
-        fields = read_mapping(path, _MOST_BYTES)
-    except ValueError as error:
-        raise ConfigurationError(f"{where} {error}") from error
-    source = fields.pop("source", None)
-    try:
+        fields = read_mapping(path)
+        source = fields.pop("source", None)
         if source is not None:
             read_struct(_Sourced, {"source": source})
         return read_struct(SimProfile, fields)
     except ParameterError as error:
         raise ConfigurationError(f"{where}: {error.at('') if error.path else error}") from error
+    except ValueError as error:
+        raise ConfigurationError(f"{where}: {error}") from error
 
 
 def dump_server_profile(profile: SimProfile, source: ProfileSource) -> str:

@@ -33,7 +33,7 @@ from epp.framework import (
     Snapshot,
 )
 from epp.framework.expected_times import DEFAULT_OUTPUT_TOKENS, EndpointRates
-from epp.framework.files import read_list
+from epp.framework.plain_yaml import read_list
 from epp.framework.plugin_status import endpoint_state
 from epp.framework.quantities import duration_setting, parse_duration
 from epp.framework.sharing import Shareable

@@ -12,8 +12,8 @@ from msgspec import Meta
 from epp.framework import AcceleratorTag, Natural, NonNegative, Parameters, Positive
 from epp.framework.accelerators.tag import AcceleratorKind
 from epp.framework.expected_times import DEFAULT_SOURCE
-from epp.framework.files import read_mapping
 from epp.framework.input_errors import ParameterError, read_struct
+from epp.framework.plain_yaml import read_mapping
 
 _MS_PER_S = 1000.0
 
@@ -315,7 +315,6 @@ def _mismatch(wanted: str | int, actual: str | int) -> int:
     return 0 if wanted == actual else 2
 
 
-_MOST_BYTES = 64 * 1024
 _LEAST_SHARE = 0.01
 
 
@@ -335,13 +334,11 @@ class ServerProfile(Parameters, frozen=True):
         """Return the rates in the file; raises ValueError that names the file and the field."""
         where = f"serverProfiles: {self.path!r}"
         try:
-            found = read_mapping(Path(self.path), _MOST_BYTES)
-        except ValueError as error:
-            raise ValueError(f"{where} {error}") from error
-        try:
-            speed = read_struct(_Speed, found)
+            speed = read_struct(_Speed, read_mapping(Path(self.path)))
         except ParameterError as error:
             raise ValueError(f"{where}: {error.at('') if error.path else error}") from error
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
         alone = speed.seconds_per_output_token * _MS_PER_S
         return RateProfile(
             model=speed.model,

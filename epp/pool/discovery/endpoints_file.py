@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 import structlog
-import yaml
 
 from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.framework.clock import Clock
@@ -19,6 +18,7 @@ from epp.framework.datalayer import Discovery, Pool, Unresolved
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError
 from epp.framework.input_errors import ParameterError, read_struct
+from epp.framework.plain_yaml import load
 from epp.framework.plugin import Parameters, Stability
 from epp.framework.plugin_status import IgnoredValue, InputState
 from epp.hardware.mig import profile_fault
@@ -26,7 +26,6 @@ from epp.pool.discovery.envoy_endpoints import KIND, is_of_envoy, read_assignmen
 from epp.pool.discovery.targets import Lookup, Resolver, Target, system_lookup
 from epp.runtime.addresses import HostPort, is_ip, parse_host, parse_port
 from epp.runtime.followed_files import LastGoodFile, ParsedFile, changes
-from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
 
 MAX_BYTES = 1024 * 1024
 _MAX_DEPTH = 16
@@ -64,7 +63,8 @@ def parse_targets_file(content: bytes, _path: Path, *, of_clusters: bool = False
 
     With `of_clusters`, labels have the addresses of the metrics pages.
     """
-    root, data = _load(content)
+    document = load(content.decode("utf-8-sig"), _MAX_DEPTH)
+    data = document.data
     if isinstance(data, dict) and is_of_envoy(data):
         found, remarks = read_assignments(data)
         if of_clusters:
@@ -86,32 +86,12 @@ def parse_targets_file(content: bytes, _path: Path, *, of_clusters: bool = False
                 target = replace(target, metrics=_metrics_page(target))
             _check_unique(target, index, first_use)
         except _BadEntryError as error:
-            name, line = entry.get("name") if isinstance(entry, dict) else None, _line_of(root, index, error.field)
-            place = f"endpoints[{index}]{f' {reprlib.repr(name)}' if name else ''}{f' (line {line})' if line else ''}"
-            raise ValueError(f"{place}: {error}") from None
+            name = entry.get("name") if isinstance(entry, dict) else None
+            entry_name = f" {reprlib.repr(name)}" if name else ""
+            line = document.line("endpoints", index, error.field)
+            raise ValueError(f"endpoints[{index}]{entry_name} (line {line}): {error}") from None
         targets.append(target)
     return ParsedFile(tuple(targets), len(targets))
-
-
-def _load(content: bytes) -> tuple[yaml.Node | None, object]:
-    try:
-        text = content.decode("utf-8-sig")
-        if text.lstrip().startswith("{"):
-            text = text.replace("\t", " ")  # tabs are the only part of JSON that YAML rejects
-        refuse_unsafe(text, _MAX_DEPTH)
-        loader = PlainLoader(text)
-        try:
-            root = loader.get_single_node()
-            return root, None if root is None else loader.construct_document(root)
-        finally:
-            loader.dispose()
-    except UnicodeDecodeError:
-        raise
-    except yaml.MarkedYAMLError as error:
-        line = "" if error.problem_mark is None else f"line {error.problem_mark.line + 1}: "
-        raise ValueError(f"{line}neither YAML nor JSON: {error.problem}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"neither YAML nor JSON: {' '.join(str(error).split())}") from error
 
 
 def _read_entry(entry: object) -> Target:
@@ -163,24 +143,6 @@ def _check_unique(target: Target, index: int, first_use: dict[object, int]) -> N
         first = first_use.setdefault((field, key), index)
         if first != index:
             raise _BadEntryError(f"{what} repeats endpoints[{first}]: leave one out", field)
-
-
-def _line_of(root: yaml.Node | None, index: int, field: str) -> int | None:
-    """Return the line of an entry's field, or of the entry if it has no such field."""
-    entries = _value_of(root, "endpoints")
-    if not isinstance(entries, yaml.SequenceNode):
-        return None
-    entry = entries.value[index]
-    node = _value_of(entry, field) or entry
-    return int(node.start_mark.line) + 1
-
-
-def _value_of(node: yaml.Node | None, key: str) -> yaml.Node | None:
-    if isinstance(node, yaml.MappingNode):
-        for key_node, value_node in node.value:
-            if key_node.value == key:
-                return value_node if isinstance(value_node, yaml.Node) else None
-    return None
 
 
 _Endpoints = LastGoodFile[tuple[Target, ...]]

@@ -248,7 +248,10 @@ def test_yaml_is_read_like_json(house):
     text = b"path: /v1/completions\nbody: {model: m, prompt: hello}\ncandidateSubset: [10.0.0.1]\n"
     answer = asked(house.port, "POST", SIMULATE, text, Content_Type="application/yaml")
     assert answer.body["pick"]["endpoint"] == "e1"
-    assert asked(house.port, "POST", SIMULATE, b"a: [", Content_Type="application/yaml").status == 400
+    broken = asked(house.port, "POST", SIMULATE, b"a: 1\nb: 1: 2", Content_Type="application/yaml")
+    assert broken.status == 400
+    message = broken.body["error"]["message"]
+    assert message.startswith("the body cannot be read: line 2: neither YAML nor JSON: a colon is not expected here")
     assert asked(house.port, "POST", SIMULATE, b"- a", Content_Type="text/yaml").status == 400
     for text in (b'body: "\\uD800"', b'body: {a: "\\uD800"}', b'config: {a: "\\uD800"}', b'config: "\\uD800"'):
         assert asked(house.port, "POST", SIMULATE, text, Content_Type="text/yaml").status == 400

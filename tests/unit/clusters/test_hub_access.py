@@ -49,7 +49,7 @@ def test_ocm_15_kubeconfig_that_cannot_be_used_is_refused_with_place_and_remedy(
     said = f"{missing}: No such file or directory; set kubeconfig to a kubeconfig file"
     assert said in refused(kubeconfig=str(missing))
     (broken := tmp_path / "broken").write_text("a: [")
-    assert f"{broken}: is not YAML" in refused(kubeconfig=str(broken))
+    assert f"{broken}: line 1: neither YAML nor JSON" in refused(kubeconfig=str(broken))
     (empty := tmp_path / "secret").mkdir()
     said = f"{empty}: it has none of the files kubeconfig, value: name a kubeconfig in kubeconfig"
     assert said in refused(kubeconfig=str(empty))
@@ -145,7 +145,7 @@ async def test_ocm_15_kubeconfig_in_a_secret_is_read_and_followed(pool, script, 
     api.put(SECRETS, "hub", metadata={"namespace": "llm"}, data={"value": encoded("a: [")})
     await readers.connect([Reading(plugin, (of_hub,))], lambda *_: None)
     (hub,) = readers.hubs.clusters.values()
-    assert "Secret llm/hub, key value: is not YAML" in hub.api.trouble
+    assert "Secret llm/hub, key value: line 1: neither YAML nor JSON" in hub.api.trouble
     text = encoded(kubeconfig_text(script.url, token=ONE))
     api.put(SECRETS, "hub", metadata={"namespace": "llm"}, data={"value": text})
     await until(lambda: plugin.known == {of_hub: {"n1": "one"}}, "the hub is read once the Secret is right")

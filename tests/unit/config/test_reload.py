@@ -105,7 +105,7 @@ def test_source_of_objects_keeps_their_last_good_versions_unless_its_parameters_
         third = build(other, previous=second).instances.by_name
     assert not third["accelerator-data-source"].inventory.classes
     (warning,) = [log["problem"] for log in logs if log["log_level"] == "warning"]
-    assert warning.startswith(f"{objects} is skipped: neither YAML nor JSON: ")
+    assert warning.startswith(f"{objects} is skipped: line 1: neither YAML nor JSON: ")
 
 
 def test_prefix_index_survives_a_reload(build):

@@ -120,11 +120,11 @@ def test_bad_entry_is_refused_with_place_field_and_remedy(entries, problem):
         ("endpoints: {a: b}", "'endpoints' is not a list"),
         ("endpoints: []\nendpoint: []", "unknown field 'endpoint': the only field is 'endpoints'"),
         ("endpoints: []\n}\n", "line 2: neither YAML nor JSON"),
-        ("endpoints: !!python/object:os.system {}", "neither YAML nor JSON: could not determine a constructor"),
+        ("endpoints: !!python/object:os.system {}", "line 1: neither YAML nor JSON: could not determine a constructor"),
         ("endpoints: [2024-13-45]", r"endpoints\[0\] .line 1.: not a mapping"),
         ("[" * 100_000, "line 1: nested more than 16 deep"),
         ("- " * 100_000, "line 1: nested more than 16 deep"),
-        ("endpoints: &a [*a]", "line 1: alias 'a' is inside its own anchor"),
+        ("endpoints: &a [*a]", "line 1: an alias is inside its own anchor"),
     ],
 )
 def test_file_that_is_no_list_of_endpoints_is_refused(text, problem):

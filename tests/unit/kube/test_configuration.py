@@ -56,9 +56,9 @@ def test_several_files_in_the_variable_are_refused(monkeypatch):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"a: [", "is not YAML: "),
-        (b"\x00", "is not YAML: "),
-        (b"[" * 1000, "is not YAML: line 1: nested more than 50 deep; correct it"),
+        (b"a: [", "line 1: neither YAML nor JSON: "),
+        (b"\x00", "line 1: neither YAML nor JSON: "),
+        (b"[" * 1000, "line 1: nested more than 50 deep; correct it"),
         (b"\xff", "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte; set --kubeconfig or "),
         (b"", "is not a kubeconfig: create one with `kubectl config view --flatten --minify`"),
         (b"- a", "is not a kubeconfig: "),

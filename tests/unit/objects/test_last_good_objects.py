@@ -90,7 +90,7 @@ async def test_file_that_cannot_be_parsed_keeps_all_its_objects(started, text):
     assert await started.check() == {"a100": "2", "t4": "1"}
     ((file, problem),) = started.problems.items()
     assert file == "classes.yaml"
-    assert problem.startswith("neither YAML nor JSON: ")
+    assert problem.startswith("line 1: neither YAML nor JSON: ")
     assert problem.endswith("(kept 2)")
 
     started.write(priced("a100", 3))
@@ -250,7 +250,7 @@ def test_first_version_is_used_as_far_as_it_is_understood(objects):
         objects.start()
     assert objects.prices == {"t4": "1"}
     assert objects.problems["classes.yaml AcceleratorClass a100"] == f"{BAD_FIELD} (kept 0)"
-    assert objects.problems["broken.yaml"].startswith("neither YAML nor JSON: ")
+    assert objects.problems["broken.yaml"].startswith("line 1: neither YAML nor JSON: ")
     assert [log["log_level"] for log in logs] == ["warning"] * 2
     assert logs[1]["problem"].startswith(f"{objects.directory}/classes.yaml: AcceleratorClass a100 is skipped: ")
 

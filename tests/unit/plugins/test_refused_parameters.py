@@ -120,7 +120,7 @@ REFUSED = {
         ({"expectedOutputTokens": -1}, "expectedOutputTokens is -1"),
         ({"batchSize": -1}, "batchSize is -1; it must be 0 or more"),
         ({"appliesTo": "early"}, "'early' is not known; use 'in-time', 'late', 'all'"),
-        ({"profilePath": "/no/such/file"}, "profilePath '/no/such/file' cannot be read: No such file"),
+        ({"profilePath": "/no/such/file"}, "profilePath '/no/such/file': cannot be read: No such file"),
     ],
     "data-parallel-profile-handler": [
         ({"primaryPort": -1}, "primaryPort is -1; it must be between 1 and 65535"),
@@ -166,7 +166,7 @@ REFUSED = {
         (by_attribute(lower(), key=""), "attributeKey is empty"),
     ],
     "endpoint-rates-producer": [
-        ({"profilePath": "/no/such/file"}, "profilePath '/no/such/file' cannot be read: No such file"),
+        ({"profilePath": "/no/such/file"}, "profilePath '/no/such/file': cannot be read: No such file"),
         ({"minTokens": 0}, "minTokens is 0; it must be at least 1"),
         ({"minOutputTokens": 1}, "minOutputTokens is 1; it must be at least 2"),
         ({"halfLife": "soon"}, "halfLife: 'soon' is not a duration"),

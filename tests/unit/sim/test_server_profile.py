@@ -26,7 +26,8 @@ def test_written_profile_is_read_again(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: [", "is not YAML"),
+        ("a: [", "line 1: neither YAML nor JSON"),
+        ("batch_slope: 1\nbatch_slope: 2", "line 2: key 'batch_slope' is repeated"),
         ("- 1", "write `field: value` lines"),
         ("block_sise: 3", "block_sise: did you mean 'block_size'"),
         ("batch_slope: x", "batch_slope is 'x': write a number"),

@@ -25,7 +25,8 @@ def test_server_profile_comes_before_other_profiles(tmp_path):
     ("content", "sentence"),
     [
         ("- 1", "is not a mapping: name a file of `epp calibrate`"),
-        ("a: [", "is not YAML"),
+        ("a: [", "line 1: neither YAML nor JSON"),
+        ("model: m\nmodel: n", "line 2: key 'model' is repeated: remove one of them"),
         (
             "model: m\nprefill_tokens_per_second: fast\nseconds_per_output_token: 1",
             "prefill_tokens_per_second is 'fast'",
@@ -42,5 +43,5 @@ def test_bad_server_profile_is_refused_by_name(tmp_path, content, sentence):
 
 
 def test_missing_server_profile_is_refused_by_name():
-    with pytest.raises(ConfigurationError, match="serverProfiles: '/no/such/file' cannot be read: No such file"):
+    with pytest.raises(ConfigurationError, match="serverProfiles: '/no/such/file': cannot be read: No such file"):
         World(T4, serverProfiles=[{"path": "/no/such/file"}])

@@ -328,7 +328,8 @@ def test_profiles_are_read_from_a_file_and_those_in_the_configuration_go_first(t
         ("- {model: m}", "profile 'm' has no rates"),
         ("- {model: m, alphaMs: fast}", "alphaMs is 'fast'; write a number"),
         ("- {alphaMs: 1}\n- {alphaMs: 0}", "\\[1\\].alphaMs: alphaMs is 0; it must be above 0"),
-        ("- {", "neither YAML nor JSON"),
+        ("- {", "line 1: neither YAML nor JSON"),
+        ("- {model: m,\n  model: n}", "line 2: key 'model' is repeated"),
         ("model: m", "is not a list; begin each entry with `- `"),
     ],
 )
