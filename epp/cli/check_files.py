@@ -154,8 +154,6 @@ def _check_text(text: str, origin: str, builder: Builder) -> Iterator[FileReport
 def _check_config(loaded: LoadedConfig, builder: Builder) -> FileReport:
     """Return the errors of a configuration, or its warnings and its graph."""
     report = FileReport(loaded.origin, loaded.inside)
-    if loaded.document is None:
-        return msgspec.structs.replace(report, errors=loaded.problems)
     try:
         assembly = assemble(loaded, builder)
     except InvalidConfigError as error:

@@ -75,13 +75,13 @@ class Text:
         line = bisect_right(self._starts, index)
         return Position(line, index - self._starts[line - 1] + 1)
 
-    def place(self, index: int | None) -> Place:
-        """Return the place of a character in the file; None for the text as a whole."""
-        position = None if index is None else self.position(index)
+    def place(self, index: int) -> Place:
+        """Return the place of a character in the file."""
+        position = self.position(index)
         return Place(position) if self._within is None else self._within.place(position)
 
-    def fault(self, message: str, index: int | None = None, remedy: str = "") -> Problem:
-        """Return a problem at a character, or with the text as a whole; the origin is not known here."""
+    def fault(self, message: str, index: int, remedy: str = "") -> Problem:
+        """Return a problem at a character; the origin is not known here."""
         place = self.place(index)
         return Problem(message, (), place.position, "", remedy, place.inside)
 
@@ -104,18 +104,18 @@ class Quotation:
         lines = zip(source.lines[begin.line :], Text(node.value.rstrip("\n")).lines, strict=False)
         return cls(label, begin, tuple(len(outer) - len(inner) for outer, inner in lines))
 
-    def place(self, inner: Position | None) -> Place:
-        if inner is not None and self.indents:
+    def place(self, inner: Position) -> Place:
+        if self.indents:
             line = min(inner.line, len(self.indents))  # the end of a text is after its last line
             column = max(self.indents[line - 1], 0) + (inner.column if line == inner.line else 1)
             return Place(Position(self.begin.line + line, column))
-        return Place(self.begin, self.label if inner is None else f"line {inner.line} of {self.label}")
+        return Place(self.begin, f"line {inner.line} of {self.label}")
 
 
 class NotYamlError(Exception):
-    def __init__(self, *faults: Problem) -> None:
-        super().__init__("; ".join(fault.message for fault in faults))
-        self.faults = faults
+    def __init__(self, fault: Problem) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
 
 
 @dataclass(frozen=True, slots=True)

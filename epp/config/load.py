@@ -121,7 +121,7 @@ def _quoted(text: Text, inside: str) -> Iterator[Source]:
         documents = read_documents(text)
     except NotYamlError as error:
         if KIND in text.text:
-            yield Source(None, inside, error.faults)
+            yield Source(None, inside, (error.fault,))
         return
     for document in documents:
         if isinstance(document.content, dict) and _is_config(document.content):
@@ -219,7 +219,7 @@ def load_all(text: str, origin: str) -> list[LoadedConfig]:
     try:
         documents = read_documents(Text(text))
     except NotYamlError as error:
-        raise InvalidConfigError(replace(fault, origin=origin) for fault in error.faults) from error
+        raise InvalidConfigError([replace(error.fault, origin=origin)]) from error
     if not documents:
         raise NoConfigError([Problem("is empty", origin=origin, remedy=_BEGINNING)])
     found = [each for document in documents for each in _search(document)]
