@@ -5,12 +5,12 @@ import asyncio
 import hashlib
 import hmac
 import ipaddress
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from importlib import resources
 from pathlib import Path
-from typing import Final, TypeAlias, cast
+from typing import Final
 from urllib.parse import urlsplit
 
 import structlog
@@ -59,33 +59,32 @@ def page_routes() -> tuple[web.RouteDef, ...]:
 
 
 _PREFIX = "/pools"
-_POOL = "pool"
-
-Routes: TypeAlias = Mapping[str, Sequence[web.RouteDef]]
-"""The routes of each pool, by its name."""
 
 
-def routes_of_pools(like: Sequence[web.RouteDef], pools: Callable[[], Routes]) -> Sequence[web.RouteDef]:
-    """Return the routes of all pools, including later ones; `like` are the routes of any pool, which all pools have.
+def routes_of_pools(pools: Mapping[str, web.UrlDispatcher]) -> Sequence[web.RouteDef]:
+    """Return the routes that serve those of each pool below its name.
 
-    `pools` returns the current pools; it is called in any thread.
+    `pools` has the routes of each pool by its name; pools may join and leave while it is read in another thread.
     """
 
-    def find(route: web.RouteDef) -> Handler:
-        async def handle(request: web.Request) -> web.StreamResponse:
-            name, known = request.match_info[_POOL], pools()
-            for each in known.get(name, ()):
-                if (each.method, each.path) == (route.method, route.path):
-                    return await cast("Handler", each.handler)(request)
-            raise NotFoundError(f"no pool {name!r} is served here: see {_PREFIX}")
-
-        return handle
-
     async def names(_request: web.Request) -> web.Response:
-        return as_json({"pools": sorted(pools())})
+        return as_json({"pools": sorted(pools)})
 
-    below = [web.RouteDef(each.method, f"{_PREFIX}/{{{_POOL}}}{each.path}", find(each), each.kwargs) for each in like]
-    return [web.get(_PREFIX, names), *below]
+    async def in_pool(request: web.Request) -> web.StreamResponse:
+        name = request.match_info["pool"]
+        routes = pools.get(name)
+        if routes is None:
+            raise NotFoundError(f"no pool {name!r} is served here: see {_PREFIX}")
+        path = path_in_pool(request.rel_url.raw_path)  # an encoded slash in a name stays encoded
+        match = await routes.resolve(request.clone(rel_url=request.rel_url.with_path(path, encoded=True)))
+        if isinstance(match.http_exception, web.HTTPNotFound):
+            raise _nothing_here(routes)
+        if match.http_exception is not None:
+            raise match.http_exception
+        request.match_info.update(match)
+        return await match.handler(request)
+
+    return [web.get(_PREFIX, names), web.route("*", f"{_PREFIX}/{{pool}}/{{path:.*}}", in_pool)]
 
 
 def path_in_pool(path: str) -> str:
@@ -232,6 +231,15 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 
+def _nothing_here(routes: web.UrlDispatcher) -> NotFoundError:
+    known = ", ".join(
+        f"{route.method} {route.resource.canonical.partition('{')[0]}"
+        for route in routes.routes()
+        if route.method != "HEAD" and route.resource is not None
+    )
+    return NotFoundError(f"there is nothing at this path: use {known or 'none'}")
+
+
 class AdminPort(OperatorPort):
     def __init__(self, settings: AdminSettings, counts: ConnectionCounts | None = None) -> None:
         """Prepare; raises ConfigurationError if other machines could use the port without a token."""
@@ -286,12 +294,7 @@ class AdminPort(OperatorPort):
                 self.counts.cut(Cut.UNAUTHORIZED)
             return error.response
         except web.HTTPNotFound:
-            known = ", ".join(
-                f"{route.method} {route.resource.canonical.partition('{')[0]}"
-                for route in request.app.router.routes()
-                if route.method != "HEAD" and route.resource is not None
-            )
-            return NotFoundError(f"there is nothing at this path: use {known or 'none'}").response
+            return _nothing_here(request.app.router).response
         except web.HTTPMethodNotAllowed as error:
             allowed = ", ".join(sorted(error.allowed_methods - {"HEAD"}))
             text = f"method {request.method} is not allowed: use {allowed}"

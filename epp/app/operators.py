@@ -20,7 +20,7 @@ from epp.admin.answers import (
     held_requests,
     read_one,
 )
-from epp.admin.configuration import config_routes, plugin_state_route, plugin_states
+from epp.admin.configuration import config_routes, plugin_states
 from epp.admin.endpoints import allocation_routes, endpoint_routes, idle_node_routes
 from epp.admin.placement import placement_routes
 from epp.admin.port import page_routes
@@ -73,8 +73,12 @@ class Operators:
     """Returns the reason that the picker is not ready, in one sentence; empty if it is ready."""
     counts: EndpointCounts = field(default_factory=EndpointCounts)
 
-    def health(self) -> dict[str, object]:
-        """Return the content of `/healthz`; thread-safe."""
+    def health(self) -> Mapping[str, object]:
+        """Return the content of `/healthz`, of all processes; thread-safe."""
+        return self.processes.health(self.own_health())
+
+    def own_health(self) -> dict[str, object]:
+        """Return the health of this process; thread-safe."""
         config = self.config()
         states = self.running.endpoint_states
         unreachable = [state for state in states if not state.used]
@@ -169,12 +173,6 @@ class Operators:
         others = await self.processes.responses("counts", _WORKER_SECONDS)
         own = endpoint_counts(self.running.store.snapshot(), self.metrics.scheduling.picks)
         return self.counts.with_others(own, others)
-
-    def debug_route(self) -> web.RouteDef:
-        """Return the route of the page with plugin states, for the running event loop."""
-        page = self.settings.page
-        is_open = not page.endpoint_auth and page.token_file is None
-        return plugin_state_route(LoopCalls(asyncio.get_running_loop()), self.plugin_states, needs_loopback=is_open)
 
     async def plugin_states(self, request: web.Request) -> Mapping[str, object]:
         """Return plugin states by name, those of a worker if the request names one; raises AdminError."""

@@ -12,18 +12,18 @@ import structlog
 
 from epp.admin.answers import endpoint_counts, held_requests
 from epp.admin.configuration import plugin_states
-from epp.admin.port import AdminPort, ClusterAccess
 from epp.app.kubernetes import IdleNodePods, Kubernetes
 from epp.app.operators import Operators
+from epp.app.pages import Pages, show_program
 from epp.app.processes import Processes
 from epp.app.running import RunningConfig
-from epp.app.servers import Servers, operator_page, show_program
 from epp.app.settings import PickerSettings, of_worker
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
 from epp.explain.recorder import Recorder, Setup, recorder_of, show_records
 from epp.explain.shadows import Shadows
 from epp.extproc.budgets import Claim
 from epp.extproc.exchange import ExchangeSettings, GatewayTraits
+from epp.extproc.server import ExtProcServer
 from epp.extproc.session import Session
 from epp.framework import SystemClock
 from epp.framework.errors import ConfigurationError
@@ -33,7 +33,6 @@ from epp.framework.roles import Shadowing
 from epp.kube.access import KubeApi
 from epp.kube.objects.inference import H2C
 from epp.kube.readers import ClusterReaders
-from epp.kube.reviews import TokenReviews
 from epp.pool.discovery.several import PATIENCE_SECONDS
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director
@@ -47,7 +46,6 @@ from epp.telemetry.metrics import Metrics
 from epp.telemetry.plugin_metrics import LoopLag, PluginMetrics
 from epp.telemetry.pool_series import show_unknown_accelerators
 from epp.telemetry.process_series import (
-    ConnectionSeries,
     StreamSeries,
     show_extproc,
     show_hubs,
@@ -157,7 +155,7 @@ class Picker:
             self._readers,
             builder=lambda: self._builder(self.plugins),
             config=lambda: self.config,
-            budgets=lambda: self._servers.extproc.budgets,
+            budgets=lambda: self._extproc.budgets,
             unready_reason=self._unready_reason,
         )
         self._show_series()
@@ -165,10 +163,11 @@ class Picker:
             show_shared_state(self.metrics.registry, self._processes.stream)
         self._is_started = self._is_ready = self._is_stopping = False
         self._own_api: KubeApi | None = None
-        self._cluster_access: ClusterAccess | None = None
-        self._servers = self._make_servers()
-        extproc = self._servers.extproc
-        show_extproc(self.metrics.registry, lambda: extproc.budgets, lambda: extproc.protocol_errors)
+        registry = self.metrics.registry
+        shown = self._processes.page_of(registry)
+        self._pages = Pages(settings, registry, shown, self.operators, self._reviewing_api)
+        self._extproc = self._extproc_server()
+        show_extproc(registry, lambda: self._extproc.budgets, lambda: self._extproc.protocol_errors)
 
     def _show_series(self) -> None:
         """Add metrics that read components when the page is read, because a reload may replace the components."""
@@ -199,32 +198,13 @@ class Picker:
         show_records(self.metrics.registry, recorder)
         return recorder
 
-    def _make_servers(self) -> Servers:
-        settings = self._settings
-        connections = ConnectionSeries(self.metrics.registry)
-        page = settings.page
-        if page.endpoint_auth:
-            self._cluster_access = ClusterAccess(TokenReviews(self._reviewing_api(), self._clock))
-        served = operator_page(
-            self._processes.page_of(self.metrics.registry),
-            lambda: self._processes.health(self.operators.health()),
-            page,
-            connections.of("metrics"),
-            self._cluster_access,
-            scores=self.operators.cluster_scores,
-            explanations=self.operators.explanations,
-            debug=self.operators.debug_route,
-        )
-        tracer = self._exchange.tracer
-        return Servers(
+    def _extproc_server(self) -> ExtProcServer:
+        settings, tracer = self._settings, self._exchange.tracer
+        return ExtProcServer(
             self._session,
-            served,
             settings.server if tracer is None else replace(settings.server, metadata_names=tracer.fields),
-            page,
-            admin=None if settings.admin.port is None else AdminPort(settings.admin, connections.of("admin")),
-            admin_routes=self.operators.admin_routes,
-            streams=StreamSeries(self.metrics.families) if page.stream_metrics else None,
-            acceptor=self._processes.acceptor,
+            StreamSeries(self.metrics.families) if settings.page.stream_metrics else None,
+            self._processes.acceptor,
         )
 
     @property
@@ -243,16 +223,16 @@ class Picker:
     @property
     def port(self) -> int:
         """Port of the ext_proc server; 0 for a unix socket."""
-        return self._servers.extproc.port
+        return self._extproc.port
 
     @property
     def addresses(self) -> Mapping[str, str]:
         """Addresses of open servers by name."""
-        return self._servers.addresses
+        return {**self._extproc.addresses, **self._pages.addresses}
 
     @property
     def open_streams(self) -> int:
-        return self._servers.extproc.open_streams
+        return self._extproc.open_streams
 
     @property
     def metadata_namespaces(self) -> frozenset[str]:
@@ -292,8 +272,6 @@ class Picker:
         """
         for warning in self._running.assembly.warnings:
             _log.warning("configuration", warning=str(warning))
-        if self._cluster_access is not None:
-            self._cluster_access.start()
         try:
             await self._open()
             self._start_tasks()
@@ -314,15 +292,16 @@ class Picker:
         if self._kubernetes is None or self._kubernetes.election is None:
             self._set_ready(ready=True)
             return
-        self._servers.extproc.stand_by()
-        _log.info("standing by", endpoints=len(self.store.endpoints), **self._servers.addresses)
+        self._extproc.stand_by()
+        _log.info("standing by", endpoints=len(self.store.endpoints), **self.addresses)
         self._kubernetes.contend(lambda leads: self._set_ready(ready=leads))
 
     async def _open(self) -> None:
-        await self._servers.open()
+        await self._extproc.start()
+        self._pages.open()
         if self._kubernetes is not None:
             await self._kubernetes.start(self.director, PATIENCE_SECONDS if self._running.source_states else None)
-        await self._processes.open(self._servers.extproc, self._handlers(), lambda: self._serves)
+        await self._processes.open(self._extproc, self._handlers(), lambda: self._serves)
         for name, run in self._processes.tasks:
             self._supervisor.start(name, run)
         await self._running.start()
@@ -334,7 +313,7 @@ class Picker:
                 "ready": self._on_readiness,
                 "refuse": lambda _: self.refuse_waiting(),
                 "metrics": lambda _: packed_metrics(self.metrics.registry),
-                "health": lambda _: self.operators.health(),
+                "health": lambda _: self.operators.own_health(),
                 "quota": lambda change: self.director.quotas.adjust(*change),
                 "held": lambda _: held_requests(self.director),
                 "counts": lambda _: endpoint_counts(self.store.snapshot(), self.metrics.scheduling.picks),
@@ -366,13 +345,12 @@ class Picker:
         most_seconds = self._settings.drain_seconds if drain_seconds is None else drain_seconds
         releasing = None if self._kubernetes is None else self._kubernetes.resign()
         self._is_ready = False
-        extproc = self._servers.extproc
-        extproc.set_ready(ready=False)
+        self._extproc.set_ready(ready=False)
         if most_seconds > 0:
             _log.info("draining", most_seconds=most_seconds)
-            await extproc.drain(most_seconds, self._settings.drain_quiet_seconds, enough or asyncio.Event())
+            await self._extproc.drain(most_seconds, self._settings.drain_quiet_seconds, enough or asyncio.Event())
         await self.refuse_waiting()
-        await extproc.stop()
+        await self._extproc.stop()
         await self._processes.stop()
         if releasing is not None:
             await releasing
@@ -386,14 +364,14 @@ class Picker:
             await self._kubernetes.stop()
         if self._own_api is not None:
             await self._own_api.close()
-        await self._servers.close_pages()
+        await self._pages.close()
         if self._settings.tracing is not None and self._settings.cluster is None:
             await asyncio.to_thread(self._settings.tracing.close)
 
     async def refuse_waiting(self) -> None:
         """Refuse queued and further requests, and wait briefly until gateways have read the responses."""
         await self._processes.refuse_waiting()
-        await self._servers.streams_ended(self.director.refuse_waiting())
+        await self._extproc.streams_ended(self.director.refuse_waiting())
 
     def _set_ready(self, *, ready: bool) -> None:
         if ready:
@@ -403,7 +381,7 @@ class Picker:
         if ready:
             inherited = self._running.inherited
             more = {"inherited_requests": inherited} if inherited else {}
-            _log.info("ready", endpoints=len(self.store.endpoints), **more, **self._servers.addresses)
+            _log.info("ready", endpoints=len(self.store.endpoints), **more, **self.addresses)
 
     def _on_readiness(self, ready: bool) -> None:  # noqa: FBT001  a message
         if ready is not self._is_ready:
@@ -414,9 +392,9 @@ class Picker:
         problem = self._protocol_problem if self._is_ready else ""
         if problem:
             _log.error("standing by", reason=problem)
-            self._servers.extproc.stand_by()
+            self._extproc.stand_by()
         else:
-            self._servers.extproc.set_ready(ready=self._is_ready)
+            self._extproc.set_ready(ready=self._is_ready)
         self._processes.send_ready(ready=self._serves)
 
     @property

@@ -13,12 +13,12 @@ import structlog
 from aiohttp import web
 from prometheus_client.registry import CollectorRegistry
 
-from epp.admin.answers import AdminError, LoopCalls, read_one
-from epp.admin.configuration import plugin_state_route
-from epp.admin.port import AdminPort, ClusterAccess, routes_of_pools
+from epp.admin.answers import AdminError, read_one
+from epp.admin.port import routes_of_pools
+from epp.app.pages import Pages, show_program
 from epp.app.picker import Picker
-from epp.app.servers import Servers, operator_page, show_program
 from epp.app.settings import PickerSettings, of_pool
+from epp.extproc.server import ExtProcServer
 from epp.extproc.settings import Transport
 from epp.framework import SystemClock
 from epp.framework.endpoint import LabelSelector
@@ -29,13 +29,12 @@ from epp.kube.cluster import Cluster
 from epp.kube.objects.inference import POOL_GROUP, InferencePool, read_inference_pool
 from epp.kube.readers import Hubs
 from epp.kube.resources import pools
-from epp.kube.reviews import TokenReviews
 from epp.kube.watched import Watched
 from epp.pool.collectors.polling.poller import SharedPages
-from epp.runtime.addresses import parse_host_port, refusal, shown_listening
+from epp.runtime.addresses import parse_host_port
 from epp.runtime.supervisor import Supervisor, first_of
 from epp.telemetry.families import Families
-from epp.telemetry.process_series import ConnectionSeries, show_watches
+from epp.telemetry.process_series import show_watches
 from epp.telemetry.rendering import MetricsOfPools
 
 MOST_POOLS = 100
@@ -107,7 +106,7 @@ class Pools:
         self._supervisor = Supervisor()
         self._cluster = Cluster(KubeApi(choice.kubeconfig), clock=self._clock, supervisor=self._supervisor)
         self._hubs = Hubs(self._clock, self._supervisor, self._cluster)
-        self._pages = SharedPages(self._clock)
+        self._shared_pages = SharedPages(self._clock)
         self._found: Watched[InferencePool] | None = None
         self._members: dict[str, _Member] = {}
         self._left_out: tuple[str, ...] = ()
@@ -121,33 +120,19 @@ class Pools:
         families = Families(registry, legacy=settings.page.legacy_metrics)
         self._lag = show_program(families, settings, self._slowest_call)
         show_watches(registry, lambda: self._cluster.watches)
-        connections = ConnectionSeries(registry)
-        self._access: ClusterAccess | None = None
-        if settings.page.endpoint_auth:
-            self._access = ClusterAccess(TokenReviews(self._cluster.api, self._clock))
-        self._admin = None if settings.admin.port is None else AdminPort(settings.admin, connections.of("admin"))
-        self._admin_routes: dict[str, Sequence[web.RouteDef]] = {}
-        self._admin_problem = ""
-        served = operator_page(
-            MetricsOfPools(registry, lambda: {name: picker.metrics.registry for name, picker in self._pickers}),
-            self._health,
-            settings.page,
-            connections.of("metrics"),
-            self._access,
-            scores=self._scores,
-            explanations=self._explanations,
-            debug=self._plugin_states,
-        )
+        self._routes: dict[str, web.UrlDispatcher] = {}
+        """Admin routes of each served pool."""
+        shown = MetricsOfPools(registry, lambda: {name: picker.metrics.registry for name, picker in self._pickers})
+        self._pages = Pages(settings, registry, shown, self, lambda: self._cluster.api)
         server = replace(settings.server, address="", transport=Transport.ASYNCIO, secure=False)
-        self._servers = Servers(_no_session, served, server, settings.page)
+        self._extproc = ExtProcServer(_no_session, server)
 
     async def start(self) -> None:
         """Listen, list the pools, and wait until each is served or has failed; raises ConfigurationError."""
         choice = self._choice
         try:
-            await self._servers.open()
-            if self._access is not None:
-                self._access.start()
+            await self._extproc.start()
+            self._pages.open()
             self._supervisor.start("event loop lag", partial(self._lag.follow, self._settings.stall_seconds))
             self._found = found = self._cluster.watch(
                 pools(choice.group), read_inference_pool, namespace=choice.namespace, selector=choice.selector
@@ -159,32 +144,24 @@ class Pools:
         except BaseException:
             await self.stop()
             raise
-        if self._admin_problem:
-            await self.stop()
-            raise ConfigurationError(self._admin_problem)
         self._settings.before_ready()
         self._is_started = True
         self._update_health()
-        admin = {}
-        if self._admin is not None and self._admin.port:
-            admin["admin"] = shown_listening(self._admin.address.host, self._admin.port)
-        _log.info("ready", pools=sorted(self._members), **self._servers.addresses, **admin)
+        _log.info("ready", pools=sorted(self._members), **self._extproc.addresses, **self._pages.addresses)
 
     async def stop(self, *, enough: asyncio.Event | None = None) -> None:
         """Drain all pools concurrently, at most until `enough` is set, and release all resources."""
         self._is_stopping = True
         if enough is not None:
             self._supervisor.start("drain", partial(_forward, enough, self._enough))
-        self._servers.extproc.set_ready(ready=False)
+        self._extproc.set_ready(ready=False)
         for member in self._members.values():
             member.removed.set()
         await asyncio.gather(*self._serving, return_exceptions=True)
-        await self._servers.extproc.stop()
+        await self._extproc.stop()
         await self._supervisor.stop()
         await self._cluster.close()
-        await self._servers.close_pages()
-        if self._admin is not None:
-            await asyncio.to_thread(self._admin.close)
+        await self._pages.close()
         if self._settings.tracing is not None:
             await asyncio.to_thread(self._settings.tracing.close)
 
@@ -238,36 +215,26 @@ class Pools:
                 "InferencePool in spec.endpointPickerRef.port, and map it to this port of the picker in the Service"
             )
         settings = await asyncio.to_thread(self._settings_of, member.name, member.port)
-        picker = await asyncio.to_thread(Picker, of_pool(settings, self._cluster, self._hubs, self._pages))
+        picker = await asyncio.to_thread(Picker, of_pool(settings, self._cluster, self._hubs, self._shared_pages))
         if not await first_of(picker.start(), member.removed.wait()):
             return True
         try:
-            self._admin_routes[member.name] = picker.operators.admin_routes()
-            self._open_admin()
+            routes = web.UrlDispatcher()
+            routes.add_routes(picker.operators.admin_routes())
+            self._routes[member.name] = routes  # complete, because the thread of the admin port reads it
             member.picker, member.problem = picker, ""
             member.attempted.set()
             self._update_health()
             await member.removed.wait()
         finally:
             member.picker = None
-            self._admin_routes.pop(member.name, None)
+            self._routes.pop(member.name, None)
             self._update_health()
             await picker.stop(enough=self._enough)
         return True
 
-    def _open_admin(self) -> None:
-        """Open the admin port when the first pool is served; all pools have the same routes."""
-        if self._admin is None or self._admin.port:
-            return
-        like = next(iter(self._admin_routes.values()))
-        try:
-            self._admin.open(routes_of_pools(like, lambda: self._admin_routes))
-        except OSError as error:
-            self._admin_problem = f"the admin port {refusal(self._admin.address, error)}"
-            _log.error("admin port not open", reason=self._admin_problem)
-
     def _update_health(self) -> None:
-        self._servers.extproc.set_ready(ready=self._is_started and not self._is_stopping and self._serves)
+        self._extproc.set_ready(ready=self._is_started and not self._is_stopping and self._serves)
 
     @property
     def _serves(self) -> bool:
@@ -279,7 +246,7 @@ class Pools:
         """Selected names without an InferencePool."""
         return sorted(self._choice.names - self._members.keys())
 
-    def _health(self) -> Mapping[str, object]:
+    def health(self) -> Mapping[str, object]:
         """Return the content of `/healthz`; thread-safe."""
         states = {name: dict(member.health) for name, member in sorted(self._members.items())}
         for name in self._missing:
@@ -297,7 +264,6 @@ class Pools:
                 "server": self._cluster.api.server,
                 "state": "not read yet" if found is None else f"{found.state}{found.reason and ': '}{found.reason}",
             },
-            **({"admin_port": self._admin_problem} if self._admin_problem else {}),
             "failing_tasks": dict(self._supervisor.failing),
             "lost_log_lines": self._settings.lost_log_lines(),
         }
@@ -320,17 +286,12 @@ class Pools:
         """Return seconds and plugin of the longest call of all pools since the last call of this function."""
         return max((picker.metrics.slowest_call() for _, picker in self._pickers), default=(0.0, ""))
 
-    def _scores(self, local: str) -> Mapping[str, object]:
-        """Return the free capacity of each cluster for all pools."""
+    def cluster_scores(self, local: str) -> Mapping[str, object]:
+        """Return the free capacity of each cluster for all pools; thread-safe."""
         lists: list[Mapping[str, Any]] = [picker.operators.cluster_scores(local) for _, picker in self._pickers]
         return {**(lists[0] if lists else {}), "items": [item for each in lists for item in each["items"]]}
 
-    def _plugin_states(self) -> web.RouteDef:
-        """Return the route of the page with plugin states, for the running event loop."""
-        is_open = self._access is None and self._settings.page.token_file is None
-        return plugin_state_route(LoopCalls(asyncio.get_running_loop()), self._states_in_pool, needs_loopback=is_open)
-
-    async def _states_in_pool(self, request: web.Request) -> Mapping[str, object]:
+    async def plugin_states(self, request: web.Request) -> Mapping[str, object]:
         """Return the plugin states of the pool in the request; raises AdminError for an unknown pool."""
         name, pickers = read_one(request, "pool"), dict(self._pickers)
         if name not in pickers:
@@ -339,8 +300,13 @@ class Pools:
             raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", f"{problem}: {known}")
         return {"pool": name, **await pickers[name].operators.plugin_states(request)}
 
-    def _explanations(self) -> Mapping[str, object]:
+    def explanations(self) -> Mapping[str, object]:
+        """Return explanations of the decisions of placements of all pools, by name; thread-safe."""
         return {name: each for _, picker in self._pickers for name, each in picker.operators.explanations().items()}
+
+    def admin_routes(self) -> Sequence[web.RouteDef]:
+        """Return the routes of the admin port: those of all pools, including later ones."""
+        return routes_of_pools(self._routes)
 
 
 async def _forward(event: asyncio.Event, other: asyncio.Event) -> None:

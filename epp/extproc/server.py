@@ -3,6 +3,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import structlog
@@ -167,6 +168,8 @@ class _Watch(Call):
 
 _log = structlog.get_logger()
 _FLUSH_SECONDS = 1.0
+_REFUSAL_SECONDS = 2.0
+_POLL_SECONDS = 0.01
 
 
 class ExtProcServer:
@@ -241,6 +244,14 @@ class ExtProcServer:
         """
         self._health.set_ready(ready=False)
         await first_of(self._streams.quiet(quiet_seconds), enough.wait(), most_seconds=most_seconds)
+
+    async def streams_ended(self, count: int) -> None:
+        """Wait until this number of open streams has ended, at most two seconds."""
+        left = self.open_streams - count
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_REFUSAL_SECONDS):
+                while self.open_streams > left:  # noqa: ASYNC110  once, at the end of the process
+                    await asyncio.sleep(_POLL_SECONDS)
 
     async def stop(self) -> None:
         self._health.set_ready(ready=False)
