@@ -11,7 +11,10 @@ _VENDORS = {
     "nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel", "google": "Google", "aws": "AWS", "qualcomm": "Qualcomm",
     "huawei": "Huawei",
 }  # fmt: skip
-_HEADS = ("product", "memory, GiB", "GB/s", "host, GB/s", "fp32", "fp16", "fp8", "int8", "source")
+_HEADS = (
+    "product", "memory, GiB", "memory, GB/s", "host, GB/s", "fp32, TFLOPS", "fp16, TFLOPS", "fp8, TFLOPS", "int8, TOPS",
+    "source",
+)  # fmt: skip
 
 
 def hardware_markdown() -> str:
@@ -25,13 +28,14 @@ def _lines() -> Iterator[str]:
         "",
         "<!-- Written by `make docs` from the code. -->",
         "",
-        "Products that `accelerator-data-source` knows, for what claims, classes and labels leave open. Figures are",
-        "those of one whole device, dense (without sparsity), in TFLOPS, or TOPS for int8; GB/s are those of its",
-        "memory, and of the link to its host in one direction. One that no document has is left open, and",
-        "`epp accelerators` says that it is missing. Slices, partitions and cores have their share.",
+        "This page lists the products that `accelerator-data-source` knows. The picker uses these values if no claim,",
+        "AcceleratorClass or node label gives them. The values are for one whole device, dense (without sparsity):",
+        "compute in TFLOPS, or TOPS for int8; GB/s of its memory; and GB/s of the link to its host in one direction. If no",
+        "vendor document gives a value, the cell is empty, and `epp accelerators` reports it as missing. A slice, partition",
+        "or core gets a proportional part.",
         "",
-        "A product that is missing here, or another figure, comes from an `AcceleratorClass`, or from a file of",
-        "`gpuCatalogue`; a machine type from `instanceTypes`.",
+        "To add a product, or to change a value, use an `AcceleratorClass` or a file of `gpuCatalogue`. To add a machine",
+        "type, use `instanceTypes`.",
     )
     for vendor, products in groupby(PRODUCTS, key=lambda product: product.vendor):
         yield from ("", f"## {_VENDORS.get(vendor, vendor)}", "", *_table(_HEADS, map(_row, products)))
