@@ -30,12 +30,12 @@ def _lines() -> Iterator[str]:
         "",
         "This page lists the products that `accelerator-data-source` knows. The picker uses these values if no claim,",
         "AcceleratorClass or node label gives them. The values are for one whole device, dense (without sparsity):",
-        "compute in TFLOPS, or TOPS for int8; GB/s of its memory; and GB/s of the link to its host in one direction. If no",
-        "vendor document gives a value, the cell is empty, and `epp accelerators` reports it as missing. A slice, partition",
-        "or core gets a proportional part.",
+        "compute in TFLOPS, or TOPS for int8; GB/s of its memory; and GB/s of the link to its host in one direction.",
+        "If no vendor document gives a value, the cell is empty, and `epp accelerators` reports it as missing. A",
+        "slice, partition or core gets a proportional part.",
         "",
-        "To add a product, or to change a value, use an `AcceleratorClass` or a file of `gpuCatalogue`. To add a machine",
-        "type, use `instanceTypes`.",
+        "To add a product, or to change a value, use an `AcceleratorClass` or a file of `gpuCatalogue`. To add a",
+        "machine type, use `instanceTypes`.",
     )
     for vendor, products in groupby(PRODUCTS, key=lambda product: product.vendor):
         yield from ("", f"## {_VENDORS.get(vendor, vendor)}", "", *_table(_HEADS, map(_row, products)))

@@ -28,7 +28,7 @@ from epp.admin.quotas import quota_routes
 from epp.admin.simulate import decision_routes, simulation_routes
 from epp.app.kubernetes import Kubernetes, hubs_health
 from epp.app.processes import Processes
-from epp.app.running import RunningConfig
+from epp.app.running_config import RunningConfig
 from epp.app.settings import PickerSettings
 from epp.config import Assembly, Builder, ConfigState, assemble, load_text
 from epp.config.lint import texts_in

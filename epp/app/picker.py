@@ -16,7 +16,7 @@ from epp.app.kubernetes import IdleNodePods, Kubernetes
 from epp.app.operators import Operators
 from epp.app.pages import Pages, show_program
 from epp.app.processes import Processes
-from epp.app.running import RunningConfig
+from epp.app.running_config import RunningConfig
 from epp.app.settings import PickerSettings, of_worker
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
 from epp.explain.recorder import Recorder, Setup, recorder_of, show_records

@@ -12,9 +12,9 @@ from typing import TypeAlias
 import grpc
 
 from epp.extproc.budgets import Budgets
+from epp.extproc.health import Health, health_methods
 from epp.extproc.http2.service import Answers, Call, Methods, Outlet, RpcError, Status
 from epp.extproc.open_streams import SessionSource
-from epp.extproc.server import Health, health_methods
 from epp.extproc.settings import ServerSettings, TlsVersion
 from epp.extproc.tls import CertificateFiles, self_signed
 from epp.framework import ConfigurationError

@@ -5,10 +5,10 @@ import socket
 from pathlib import Path
 from typing import Protocol
 
+from epp.extproc.health import Health, health_methods
 from epp.extproc.http2.limits import Limits
 from epp.extproc.http2.server import GrpcServer
 from epp.extproc.open_streams import OpenStreams, SessionSource
-from epp.extproc.server import Health, health_methods
 from epp.extproc.settings import ServerSettings
 from epp.framework import ConfigurationError
 from epp.runtime.addresses import listener, parse_host_port, refusal

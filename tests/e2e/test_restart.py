@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from epp.app import Picker, PickerSettings, running
+from epp.app import Picker, PickerSettings, running_config
 from epp.config import load_text
 from epp.framework import Endpoint
 from epp.lab.gateway.envoy import EnvoyProcess
@@ -55,7 +55,7 @@ async def health(channel: grpc.aio.Channel, name: str = "readiness") -> int:
 
 
 async def test_tf_15_picker_is_not_ready_and_refuses_until_its_endpoints_have_reported(monkeypatch):
-    monkeypatch.setattr(running, "_CHECKS", 100_000)  # however slow this machine is
+    monkeypatch.setattr(running_config, "_CHECKS", 100_000)  # however slow this machine is
     picker = Picker(
         PickerSettings(
             server=server_settings("127.0.0.1:0"),

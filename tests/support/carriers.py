@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 from epp.extproc.budgets import Budgets
 from epp.extproc.exchange import ExchangeSettings
 from epp.extproc.grpcio_carrier import GrpcioCarrier
+from epp.extproc.health import Health
 from epp.extproc.http2_carrier import Http2Carrier
 from epp.extproc.open_streams import SessionSource, StreamObserver
-from epp.extproc.server import ExtProcServer, Health
+from epp.extproc.server import ExtProcServer
 from epp.extproc.session import Session
 from epp.extproc.settings import BudgetSettings, ServerSettings, Transport
 from tests.support.exchanges import Bench

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, TypeVar, TypeVarTuple
 
-from epp.app.running import sweep_outliers, sweep_quotas, sweep_reservations
+from epp.app.running_config import sweep_outliers, sweep_quotas, sweep_reservations
 from epp.config import Assembly, Builder, LoadedConfig, assemble
 from epp.framework import Endpoint
 from epp.framework.clock import Clock, ManualClock

@@ -10,7 +10,7 @@ from typing import Any
 import uvloop
 from timing import microseconds, no_log_lines, quick, tell, turns
 
-from epp.app.running import RunningConfig
+from epp.app.running_config import RunningConfig
 from epp.app.settings import PoolSettings
 from epp.config import Assembly, Builder, assemble, load_file
 from epp.framework import Endpoint, Headers, SystemClock

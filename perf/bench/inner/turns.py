@@ -19,7 +19,7 @@ from flow_control import CONFIG as FLOW_CONFIG
 from pool import HARDWARE, HEADERS, PLAIN, SAMPLES, endpoint, reported, route, running
 from timing import no_log_lines, quick, tell, turns
 
-from epp.app.running import RunningConfig
+from epp.app.running_config import RunningConfig
 from epp.app.settings import PoolSettings
 from epp.config import Assembly, Builder, assemble, load_text
 from epp.extproc.http2.fair_scheduler import Pace

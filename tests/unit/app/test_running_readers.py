@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
-from epp.app.running import RunningConfig
+from epp.app.running_config import RunningConfig
 from epp.config import Builder, assemble, load_text
 from epp.framework import ConfigurationError, ManualClock, SystemClock
 from epp.framework.cluster_objects import ObjectKind, ObjectReader

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
-from epp.app import running
-from epp.app.running import RunningConfig
+from epp.app import running_config
+from epp.app.running_config import RunningConfig
 from epp.config import Builder, assemble, load_text
 from epp.framework import RUNNING, Clock, ConfigurationError, Endpoint, Headers, ManualClock, Parameters, SystemClock
 from epp.framework.datalayer import (
@@ -210,7 +210,7 @@ async def test_tf_15_start_waits_for_the_first_report_of_each_endpoint_and_for_n
 
 
 async def test_tf_15_start_does_not_wait_long_for_an_endpoint_that_says_nothing(monkeypatch):
-    monkeypatch.setattr(running, "_CHECKS", 3)
+    monkeypatch.setattr(running_config, "_CHECKS", 3)
     async with World(SLOW_PAGES, clock=SystemClock()) as world:
         assert world.targets() == {"10.0.0.1", "10.0.0.2"}
         world.running.take_over(600)
