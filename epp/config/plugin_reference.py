@@ -214,8 +214,8 @@ def data_markdown(registry: Registry) -> str:
 def _data_lines(writers: Mapping[str, list[str]]) -> Iterator[str]:
     yield "# Data for plugins\n"
     yield (
-        "The data that plugins can read and write, generated from the code by `epp plugins --output data`. Import all "
-        "names from `epp.framework`."
+        "This page lists the data that plugins can read and write. It is generated from the code by `epp plugins "
+        "--output data`. Import all names from `epp.framework`."
     )
     for title, kind, how in _KINDS:
         yield f"\n## {title}\n\n{how}\n"

@@ -16,7 +16,7 @@ class PageLimits:
 
     page_bytes: int = flag(
         8 * _MIB,
-        "Largest metrics page of an endpoint that is read; larger pages are refused.",
+        "Largest metrics response of an endpoint that is read; larger ones are refused.",
         SIZE,
         name="--max-page-size",
     )

@@ -19,7 +19,7 @@ class SharingSettings:
 
     address: str = flag(
         "",
-        "Redis or Valkey through which the pickers of this pool share requests in flight, placements of prompts, "
+        "Redis or Valkey through which the pickers of this pool share requests in flight, prefix index entries, "
         "learned rates and the use of quotas: redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], rediss:// with TLS, "
         "unix:///PATH, or the primary that Sentinels name: redis+sentinel://HOST:PORT,HOST:PORT/SERVICE[/DATABASE], "
         "rediss+sentinel:// with TLS. No request waits for it. Without PASSWORD: EPP_REDIS_USERNAME and "

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use of a tenant's quota at other pickers of the pool, and the slice that this picker may use before they know of it.
+"""Use of a tenant's quota at other pickers of the pool, and the limit of the unconfirmed use of this picker.
 
-The slice of a picker is its use that other pickers may not have received yet. It is limited to one request or to the
+The unconfirmed use of a picker is the use that other pickers may not know yet. It is limited to one request or to the
 rest of the limit divided by the number of pickers, whichever is larger. All pickers together exceed a limit at most by
-the slices of the other pickers.
+the unconfirmed use of the other pickers.
 """
 
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ class Unavailable(NamedTuple):
     used: Use = NO_USE
     """Last reported use by other pickers, except tokens of the minute, which are in the bucket."""
     reserved: Use = NO_USE
-    """Amounts reserved for the slices of other pickers until they have received this picker's use."""
+    """Amounts reserved for the unconfirmed use of other pickers until they have received this picker's use."""
 
 
 ALL_AVAILABLE = Unavailable()
@@ -208,7 +208,7 @@ class PeerUse:
             )
 
     def _drain(self, own: float, limit: float, now: float) -> None:
-        """Drain the slice of the minute without contact, since no other picker can acknowledge it."""
+        """Drain the unconfirmed tokens of the minute without contact, since no other picker can confirm them."""
         lost_at = self._group.lost_at
         if lost_at is not None:
             drained = (now - max(self._drained_at, lost_at)) * limit / _MINUTE

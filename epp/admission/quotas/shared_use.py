@@ -78,7 +78,7 @@ _decode_entry = msgspec.msgpack.Decoder(Entry).decode
 class SharedUse(Shareable):
     """Sends this picker's use of changed quotas, in absolute numbers, and the versions received from other pickers.
 
-    Own use that not all other pickers have received is limited by a slice; see `peer_use`.
+    The unconfirmed use of this picker is limited; see `peer_use`.
     """
 
     share_name = "quotas"
