@@ -66,7 +66,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
 
     Raises InvalidConfigError with all problems of structure, types and parameters; if there are none, with all problems
     of references, profiles and the data layer. Then the new plugins read the object files of the builder, which may
-    raise another ConfigurationError.
+    raise another ConfigurationError, and names of accelerators are checked against the objects.
     """
     instances = Instances(loaded, builder)
     for index, spec in loaded.readable_plugins.items() if loaded.problems else enumerate(loaded.model.plugins):
@@ -90,6 +90,8 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     wiring.check_order(instances)
     _rehearse(instances, builder)
     _check_headers(instances)
+    instances.raise_problems()
+    _read_object_files(instances, builder)
     refuse_unknown_accelerators(instances)
     instances.raise_problems()
     assert handler is not None  # noqa: S101  otherwise there is a problem
@@ -102,7 +104,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     instances.raise_problems()
     check_shadows(loaded.model, complete, shadows, instances)
     found_by_lint = lint(loaded, every, layer.feeds, instances, admission.flow_control)
-    assembly = Assembly(
+    return Assembly(
         loaded=loaded,
         pipeline=Pipeline(
             parsers=ParserTable(parsers),
@@ -124,8 +126,6 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
         instances=instances,
         warnings=tuple(in_order_of_the_file([*instances.warnings, *found_by_lint])),
     )
-    _read_object_files(instances, builder)
-    return assembly
 
 
 def _read_object_files(instances: Instances, builder: Builder) -> None:

@@ -242,9 +242,12 @@ def test_class_that_the_objects_have_is_known(warned, tmp_path):
     (tmp_path / "class.yaml").write_text(
         "{apiVersion: ome.io/v1beta1, kind: AcceleratorClass, metadata: {name: Our-Big-Ones}, spec: {}}"
     )
-    source = f"type: accelerator-data-source, parameters: {{paths: [{tmp_path}]}}"
+    source = f"type: accelerator-data-source, parameters: {{unknownClasses: strict, paths: [{tmp_path}]}}"
+    plugins = "plugins: [{%s}, {%s}, {type: queue-scorer}]"
     preference = "type: preference-order-scorer, parameters: {preferenceOrder: [{class: our-big-ones}]}"
-    assert warned(f"plugins: [{{{source}}}, {{{preference}}}, {{type: queue-scorer}}]") == []
+    assert warned(plugins % (source, preference)) == []
+    without_paths = source.replace(f", paths: [{tmp_path}]", "")
+    assert warned(plugins % (without_paths, preference), object_paths=(str(tmp_path),)) == []
 
 
 def test_tf_1_template_that_is_not_there_is_said(warned, tmp_path):
