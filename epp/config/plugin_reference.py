@@ -40,11 +40,11 @@ _KINDS = (
         Column,
         (
             "One number for each endpoint. `candidates.values(WAITING)` is an array with one entry for each candidate, "
-            "NaN if it is not reported: the endpoint has no metrics page, or the page is missing or stale. NaN is "
+            "NaN if it is not reported: the endpoint has no metrics, or its metrics are missing or stale. NaN is "
             "neither idle nor busy. `comparable_load(candidates, WAITING)` compares candidates, `expected_load` "
             "compares them with a limit: both replace NaN in `WAITING`, `RUNNING` and `KV_USAGE` by an estimate from "
-            "the picker's own requests in flight, on the scale of the candidates that report; `fill_unknown` does so "
-            "for any load."
+            "the picker's own requests in flight, on the scale of the candidates with metrics; `fill_unknown` does "
+            "this for any load."
         ),
     ),
     (
