@@ -140,7 +140,7 @@ async def test_objects_that_are_not_in_effect_are_an_event(start, space):
     event = await told(space, "ObjectsRefused")
     assert event["type"] == "Warning"
     assert event["message"].startswith(
-        f"InferenceModelRewrite {space.namespace}/chat: spec.rules[0].targets[0].modelRewrite is ''"
+        f"InferenceModelRewrite {space.namespace}/chat: spec.rules[0].targets[0].modelRewrite is empty"
     )
     await space.apply(write.rewrite("chat", pool="pool", rules=[write.rule("chat", **{"chat-v1": 1})]))
     assert (await told(space, "ObjectsAccepted"))["type"] == "Normal"
