@@ -31,6 +31,7 @@ _MISTAKES: Mapping[str, str] = {
     "while scanning a simple key": "a key is not followed by a colon and a space",
     "while parsing a flow sequence": "[ is not closed, or a comma is missing",
     "while parsing a flow mapping": "{ is not closed, or a comma is missing",
+    "while parsing a flow node": "a value is missing, or a bracket is not closed",
     "mapping values are not allowed in this context": "a colon is not expected here: put the value in quotes, or "
     "indent the keys of a mapping alike and write a space after each colon",
 }

@@ -231,7 +231,7 @@ def test_directory_is_checked_and_what_is_skipped_is_told_with_the_reason(check,
         "files/d.yaml: skipped: contains no EndpointPickerConfig, but Service s",
         "files/e.yaml: skipped: is empty",
         "files/f.yaml: refused, 1 error",
-        "files/g.yaml: skipped: 1:2: is not valid YAML: while parsing a flow node, did not find expected node content",
+        "files/g.yaml: skipped: 1:2: is not valid YAML: a value is missing, or a bracket is not closed",
         "files/h.yaml, data[epp] of ConfigMap epp: ok",
     ]
     reports = json.loads(check("files", "--output=json")[1])

@@ -247,7 +247,7 @@ ALIASES = "plugins:\n- &a0 {type: x}\n" + "".join(f"- &a{n} [{', '.join([f'*a{n 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("kind: a\nplugins: [\n", "c.yaml:3:1: is not valid YAML: while parsing a flow node, did not find"),
+        ("kind: a\nplugins: [\n", "c.yaml:3:1: is not valid YAML: a value is missing, or a bracket is not closed"),
         ("kind: a\n  plugins: []\n", "c.yaml:2:10: is not valid YAML: a colon is not expected here: put the value in"),
         ("kind: a\nplugins: [x, y\n", "c.yaml:2:10: is not valid YAML: [ is not closed, or a comma is missing"),
         ("plugins: {x: 1 y: 2}\n", "c.yaml:1:10: is not valid YAML: { is not closed, or a comma is missing"),

@@ -97,7 +97,7 @@ def test_list_of_objects_and_other_documents_are_searched():
         ),
         (
             "kind: ConfigMap\ndata:\n  e: |\n    kind: EndpointPickerConfig\n    plugins: [\n",
-            "c.yaml:5:5: is not valid YAML: while parsing a flow node",
+            "c.yaml:5:5: is not valid YAML: a value is missing, or a bracket is not closed",
         ),
         (
             "kind: ConfigMap\ndata:\n  e: |\n    kind: EndpointPickerConfig\n    plugins:\n    \t- type: x\n",

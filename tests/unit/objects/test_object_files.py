@@ -41,7 +41,7 @@ def test_directory_is_read_whole_but_for_what_is_hidden_or_of_another_kind(tmp_p
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("kind: {", "line 1: neither YAML nor JSON: while parsing a flow node"),
+        ("kind: {", "line 1: neither YAML nor JSON: a value is missing, or a bracket is not closed"),
         ("[" * 1000, "line 1: nested more than 64 deep"),
         ("a: !!python/object:os.system {}", "line 1: neither YAML nor JSON: could not determine a constructor"),
         (b"\xff\xfe", "neither YAML nor JSON: 'utf-8' codec"),
