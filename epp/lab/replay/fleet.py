@@ -2,7 +2,7 @@
 """The fleet of a replay: servers with their profiles and prices, and simulated engines."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -111,7 +111,8 @@ class Server:
     accelerator_class: str = UNKNOWN_CLASS
     network_seconds: float = 0.0
     """One-way network delay to the server, in addition to the network of the local cluster."""
-    make: Callable[[SimProfile], Machine] = simulated
+    make: Callable[[SimProfile], Machine] = field(default=simulated, repr=False)
+    """Not in `repr`, which a study of `epp tune` compares: that of a function differs in each process."""
 
     def may_answer(self, tokens: int) -> bool:
         """Return whether the server can answer a request with this number of tokens; prefill servers cannot."""
