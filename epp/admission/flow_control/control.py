@@ -135,7 +135,7 @@ class FlowControl:
         return room
 
     def dispatch(self) -> bool:
-        """Dispatch requests while there is room; refuse those that expired or missed their target.
+        """Dispatch requests while there is room; refuse requests that have expired or missed their target.
 
         Returns whether there may be more to do now; the caller should let other tasks run first.
         """

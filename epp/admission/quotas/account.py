@@ -157,8 +157,8 @@ class Account:
         """Return the amounts that a request needs; those of the day are means of the requests of its tenant.
 
         The output of a request without a maximum is estimated. Prompt and estimate do not exceed the limit, unless the
-        prompt does, so that the estimate alone cannot make a request impossible. Without a limit on the tokens of a
-        minute, none are needed.
+        prompt does, so that the estimate alone cannot make a request impossible. The tokens of the minute are 0 if the
+        quota has no limit on them.
         """
         limits, means = self.limits, self.means
         prompt, most = request.prompt_tokens, request.body.max_output_tokens

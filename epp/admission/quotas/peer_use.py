@@ -208,7 +208,7 @@ class PeerUse:
             )
 
     def _drain(self, own: float, limit: float, now: float) -> None:
-        """Drain the unconfirmed tokens of the minute without contact, since no other picker can confirm them."""
+        """Drain the unconfirmed tokens of the minute while contact is lost, because peers cannot confirm them."""
         lost_at = self._group.lost_at
         if lost_at is not None:
             drained = (now - max(self._drained_at, lost_at)) * limit / _MINUTE

@@ -187,9 +187,9 @@ class Quotas(QuotaLedger):
     ) -> list[Reservation] | None:
         """Return requests of the same tenant and lower priority to evict so that a request fits, none superfluous.
 
-        If one limit is exceeded, they are the fewest. Of equal ones, the lowest priorities come first; within a
-        priority, the newest requests. None if evictions cannot help, because time must pass or too few requests may be
-        evicted. Empty if the request fits already.
+        If only one limit is exceeded, the number of requests is the smallest possible. Among equal requests, the lowest
+        priorities are chosen first; within a priority, the newest requests. None if evictions cannot help, because time
+        must pass or too few requests may be evicted. Empty if the request fits already.
         """
         account = self._account(request)
         if account is None:

@@ -177,8 +177,8 @@ class ApproxPrefixCacheProducer(
     and the limits apply to all of them together. The request's blocks are recorded for the target of each profile, not
     for its fallbacks. The index keeps `min(capacity, maxBytesPerServer / 320)` blocks for each endpoint and evicts the
     least recently used. With `autoTune`, the block size is that of the first endpoint of the pool that reports one,
-    limited to 64 to 4096 tokens. The capacity is then the number of blocks that the engine can cache, plus those that
-    it has yet to compute for requests in flight, if these are counted: they are recorded before they are in the cache.
+    limited to 64 to 4096 tokens. The capacity is then the number of blocks that the engine can cache, plus the blocks
+    of requests in flight that it has not computed yet, if these are counted: such blocks are recorded early.
     Without `autoTune`, or without reports, the capacity is `lruCapacityPerServer`. With `--shared-state`, pickers also
     record each other's chains. The endpoint that computed the conversation last is published too.
     """
